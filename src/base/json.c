@@ -1,0 +1,152 @@
+#include "base/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/utf8.h"
+
+json_t *json_parse(struct str text, const char *what, struct err *err) {
+    json_error_t where;
+    json_t *value = json_loadb(text.data ? text.data : "", text.n,
+                               JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    if (!value)
+        err_set(err, ERR_FORMAT, "%s: not valid JSON: line %d column %d: %s", what, where.line,
+                where.column, where.text);
+    return value;
+}
+
+static bool wrong(struct err *err, const char *what, const char *key, const char *expected) {
+    return err_set(err, ERR_FORMAT, "%s: \"%s\" must be %s", what, key, expected);
+}
+
+// The member, or NULL if it is absent or null.
+static const json_t *member(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+bool json_get_i64(const json_t *object, const char *key, int64_t *out, const char *what,
+                  struct err *err) {
+    const json_t *value = member(object, key);
+    if (!value)
+        return true;
+    if (json_is_integer(value)) {
+        *out = json_integer_value(value);
+        return true;
+    }
+    double real = json_real_value(value);
+    // Some configs write integers as 1e6 or 32.0.
+    if (json_is_real(value) && real == floor(real) && fabs(real) < 9e15) {
+        *out = (int64_t)real;
+        return true;
+    }
+    return wrong(err, what, key, "an integer");
+}
+
+bool json_get_u32(const json_t *object, const char *key, uint32_t *out, const char *what,
+                  struct err *err) {
+    int64_t v = *out;
+    if (!json_get_i64(object, key, &v, what, err))
+        return false;
+    if (v < 0 || v > UINT32_MAX)
+        return wrong(err, what, key, "an integer from 0 to 4294967295");
+    *out = (uint32_t)v;
+    return true;
+}
+
+bool json_get_f64(const json_t *object, const char *key, double *out, const char *what,
+                  struct err *err) {
+    const json_t *value = member(object, key);
+    if (!value)
+        return true;
+    if (!json_is_number(value))
+        return wrong(err, what, key, "a number");
+    *out = json_number_value(value);
+    return true;
+}
+
+bool json_get_f32(const json_t *object, const char *key, float *out, const char *what,
+                  struct err *err) {
+    double v = (double)*out;
+    if (!json_get_f64(object, key, &v, what, err))
+        return false;
+    *out = (float)v;
+    return true;
+}
+
+bool json_get_bool(const json_t *object, const char *key, bool *out, const char *what,
+                   struct err *err) {
+    const json_t *value = member(object, key);
+    if (!value)
+        return true;
+    if (!json_is_boolean(value))
+        return wrong(err, what, key, "true or false");
+    *out = json_is_true(value);
+    return true;
+}
+
+bool json_get_str(const json_t *object, const char *key, struct str *out, const char *what,
+                  struct err *err) {
+    const json_t *value = member(object, key);
+    if (!value)
+        return true;
+    if (!json_is_string(value))
+        return wrong(err, what, key, "a string");
+    *out = json_str(value);
+    return true;
+}
+
+static void escape_into(struct strbuf *out, struct str s) {
+    size_t plain_from = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.data[i];
+        if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7F)
+            continue;
+        strbuf_append(out, str_slice(s, plain_from, i));
+        plain_from = i + 1;
+        switch (c) {
+        case '"':
+            strbuf_append_c(out, "\\\"");
+            break;
+        case '\\':
+            strbuf_append_c(out, "\\\\");
+            break;
+        case '\n':
+            strbuf_append_c(out, "\\n");
+            break;
+        case '\r':
+            strbuf_append_c(out, "\\r");
+            break;
+        case '\t':
+            strbuf_append_c(out, "\\t");
+            break;
+        default:
+            strbuf_printf(out, "\\u%04x", c);
+        }
+    }
+    strbuf_append(out, str_slice(s, plain_from, s.n));
+}
+
+void strbuf_json_string(struct strbuf *out, struct str s) {
+    strbuf_char(out, '"');
+    if (utf8_valid(s)) {
+        escape_into(out, s);
+    } else {
+        struct strbuf clean = {0};
+        utf8_append_lossy(&clean, s);
+        out->failed |= clean.failed;
+        escape_into(out, strbuf_str(&clean));
+        strbuf_deinit(&clean);
+    }
+    strbuf_char(out, '"');
+}
+
+static int append_chunk(const char *data, size_t n, void *user) {
+    strbuf_append(user, (struct str){data, n});
+    return 0;
+}
+
+void strbuf_json(struct strbuf *out, const json_t *value) {
+    if (json_dump_callback(value, append_chunk, out, JSON_COMPACT | JSON_ENCODE_ANY) != 0)
+        out->failed = true;
+}
