@@ -1,0 +1,68 @@
+// The table of model types. A family of the common block is one row of switches; each row is held to the
+// goldens of its model in tests/model.
+#include "model/block.h"
+
+#include <stdio.h>
+
+static const struct block_traits LLAMA = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .mlp_bias = BIAS_MLP_KEY};
+static const struct block_traits MISTRAL = {0};
+static const struct block_traits QWEN2 = {.qkv_bias = BIAS_ALWAYS};
+static const struct block_traits QWEN3 = {
+    .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY};
+static const struct block_traits SMOLLM3 = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .mlp_bias = BIAS_MLP_KEY,
+    .no_rope_layers = true};
+static const struct block_traits PHI3 = {.qkv_fused = true, .mlp = MLP_GLU_FUSED};
+static const struct block_traits OLMO2 = {
+    .norm_place = NORMS_AFTER, .head_norm = HEAD_NORM_WHOLE, .qkv_bias = BIAS_ATTENTION_KEY,
+    .o_bias = BIAS_ATTENTION_KEY};
+static const struct block_traits GRANITE = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .mlp_bias = BIAS_MLP_KEY,
+    .multipliers = true};
+static const struct block_traits STARCODER2 = {
+    .norm = NORM_LAYER, .norm_bias = true, .qkv_bias = BIAS_USE_KEY, .o_bias = BIAS_USE_KEY,
+    .mlp_bias = BIAS_USE_KEY, .mlp = MLP_PLAIN, .mlp_names = {NULL, "c_fc", "c_proj"}};
+static const struct block_traits GEMMA = {.norm_add = 1, .embed_sqrt_d = true};
+#define GEMMA_NORMS                                                                                \
+    {NULL, NULL, "pre_feedforward_layernorm", NULL}
+static const struct block_traits GEMMA2 = {
+    .norm_place = NORMS_BOTH, .norm_add = 1, .norm_names = GEMMA_NORMS, .embed_sqrt_d = true,
+    .query_scale = true, .softcaps = true};
+static const struct block_traits GEMMA3 = {
+    .norm_place = NORMS_BOTH, .norm_add = 1, .head_norm = HEAD_NORM_HEAD, .norm_names = GEMMA_NORMS,
+    .embed_sqrt_d = true, .query_scale = true};
+
+#define BLOCK(type, traits)                                                                        \
+    {type, &(traits), block_bind, block_prepare, block_workspace_bytes, block_forward}
+static const struct family FAMILIES[] = {
+    BLOCK("llama", LLAMA),
+    BLOCK("mistral", MISTRAL),
+    BLOCK("qwen2", QWEN2),
+    BLOCK("qwen3", QWEN3),
+    BLOCK("smollm3", SMOLLM3),
+    BLOCK("phi3", PHI3),
+    BLOCK("olmo2", OLMO2),
+    BLOCK("granite", GRANITE),
+    BLOCK("starcoder2", STARCODER2),
+    BLOCK("gemma", GEMMA),
+    BLOCK("gemma2", GEMMA2),
+    BLOCK("gemma3_text", GEMMA3),
+};
+enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
+
+const struct family *family_find(struct str model_type) {
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (str_eq_c(model_type, FAMILIES[i].model_type))
+            return &FAMILIES[i];
+    return NULL;
+}
+
+const char *model_supported_types(void) {
+    // Built once at the first call: a constant of the program, whichever thread writes it.
+    static char list[1024];
+    size_t n = 0;
+    for (int i = 0; i < N_FAMILIES; i++)
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", FAMILIES[i].model_type);
+    return list;
+}

@@ -1,0 +1,116 @@
+// model/family.h - what makes one family of models differ from the next: one row a model type.
+// A family whose layers are the common block (block.h) is data; one that is not brings its own functions.
+#ifndef LOAM_MODEL_FAMILY_H
+#define LOAM_MODEL_FAMILY_H
+#include "model/binding.h"
+#include "model/model.h"
+
+enum norm_place {
+    NORMS_BEFORE, // x + f(norm(x)): Llama and most
+    NORMS_AFTER,  // x + norm(f(x)): OLMo 2
+    NORMS_BOTH,   // x + norm(f(norm(x))): Gemma 2 and 3, GLM 4
+    NORM_SHARED,  // x + attention(norm(x)) + mlp(norm(x)): Cohere
+};
+enum head_norm { HEAD_NORM_NONE, HEAD_NORM_HEAD, HEAD_NORM_WHOLE };
+enum bias_rule { BIAS_NONE, BIAS_ALWAYS, BIAS_ATTENTION_KEY, BIAS_MLP_KEY, BIAS_USE_KEY };
+enum mlp_kind { MLP_GLU, MLP_GLU_FUSED, MLP_PLAIN };
+
+// The common block's switches. Zero is Llama's choice everywhere.
+struct block_traits {
+    enum norm_kind norm;
+    enum norm_place norm_place;
+    bool norm_bias;          // NORM_LAYER with a bias
+    float norm_add;          // 1: weights are stored as w - 1 (Gemma)
+    enum head_norm head_norm;
+    enum bias_rule qkv_bias, o_bias, mlp_bias;
+    bool qkv_fused;          // one qkv_proj: q, then k, then v
+    enum mlp_kind mlp;
+    const char *mlp_names[3]; // gate, up, down; NULL = gate_proj, up_proj, down_proj
+    // Names of the norms: before attention, after it, before the MLP, after it (those that exist).
+    const char *norm_names[4];
+    bool embed_sqrt_d;       // embeddings are multiplied by sqrt(d_model), rounded to bf16 (Gemma)
+    bool rope_interleaved;
+    bool rope_full_off;      // full-attention layers have no rope (Cohere 2)
+    bool no_rope_layers;     // the config lists layers without rope (SmolLM 3)
+    bool sliding_all;        // sliding_window applies to every layer where it is set
+    bool multipliers;        // Granite: embedding_, attention_, residual_multiplier, logits_scaling
+    bool query_scale;        // query_pre_attn_scalar (Gemma 2, 3)
+    bool logit_scale;        // Cohere: logit_scale multiplies the logits
+    bool softcaps;           // attn_logit_softcapping, final_logit_softcapping (Gemma 2)
+};
+
+struct family {
+    const char *model_type;
+    const struct block_traits *block;
+    // Bind the family's weights into model->impl, declare KV layers and states. Sets model->impl.
+    bool (*bind)(struct model *model, struct binder *binder, struct err *err);
+    // Scratch for steps of these limits; called once, before the first step.
+    bool (*prepare)(struct model *model, const struct model_limits *limits, struct err *err);
+    uint64_t (*workspace_bytes)(const struct model *model, const struct model_limits *limits);
+    // Walk the layers and leave the residual stream of the tokens whose logits are wanted, normed, in
+    // model->hidden [n_logits, d_model].
+    void (*forward)(struct model *model, const struct step *step);
+};
+
+// The row of a model type, or NULL.
+const struct family *family_find(struct str model_type);
+
+enum { MODEL_STATES_MAX = 512, MODEL_KV_LAYERS_MAX = 1024 };
+
+// The loaded model: what every family shares. Families fill the fields that they are told to.
+struct model {
+    struct model_config *config;
+    struct weights *weights;
+    struct backend *be;
+    const struct family *family;
+    struct model_options options;
+    struct model_store store;
+    void *impl; // the family's own, in arena
+    struct arena arena;
+
+    // Declared by bind().
+    struct kv_layer_desc *kv_layers; // [n_kv_layers] in arena
+    uint32_t n_kv_layers;
+    uint32_t n_groups, group_window[KV_GROUPS_MAX];
+    size_t *state_floats; // [n_states] in arena
+    uint32_t n_states;
+    uint32_t rope_variant_from; // see model_rope_variant_from()
+    struct weight *embed, *head; // head may be embed
+    float *head_bias;            // or NULL
+    float logit_scale, logit_softcap;
+    uint32_t n_heads_max, head_dim_max, n_cols_max; // for backend scratch
+    uint32_t n_experts, n_experts_used, d_expert;
+
+    // From prepare().
+    struct kv_pool *kv;
+    struct state_pool *states;
+    struct mat hidden;   // [n_logits, d_model]
+    const float *logits; // of the last step that had some
+
+    model_tap_fn *tap;
+    void *tap_user;
+};
+
+// The KV group with this window, created if it is new. UINT32_MAX with ERR_UNSUPPORTED when there are
+// too many.
+uint32_t model_group(struct model *model, uint32_t window, struct err *err);
+// Append a KV layer (its kind from the options) and return its index.
+uint32_t model_add_kv(struct model *model, uint32_t layer_idx, struct kv_layer_desc desc);
+// Append a recurrent state tensor and return its index.
+uint32_t model_add_state(struct model *model, size_t n_floats);
+// An activation matrix that lives with the model.
+bool model_new_mat(struct model *model, uint32_t n_rows, uint32_t n_cols, struct mat *out,
+                   struct err *err);
+// Bytes that model_new_mat takes.
+uint64_t model_mat_bytes(const struct model *model, uint32_t n_rows, uint32_t n_cols);
+static inline struct mat mat_first(struct mat x, uint32_t n_rows) {
+    x.n_rows = n_rows;
+    return x;
+}
+static inline void model_tap(struct model *model, int layer, struct mat x) {
+    if (model->tap)
+        model->tap(model->tap_user, layer, x);
+}
+// Refuse a config key that, when present and not one of the harmless values, changes the computation.
+bool model_refuse_key(const struct model *model, const char *key, struct err *err);
+#endif

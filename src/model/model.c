@@ -1,0 +1,280 @@
+#include "model/model.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "model/family.h"
+
+uint32_t model_group(struct model *model, uint32_t window, struct err *err) {
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->group_window[g] == window)
+            return g;
+    if (model->n_groups == KV_GROUPS_MAX) {
+        err_set(err, ERR_UNSUPPORTED, "the model has more than %d different attention windows",
+                KV_GROUPS_MAX);
+        return UINT32_MAX;
+    }
+    model->group_window[model->n_groups] = window;
+    return model->n_groups++;
+}
+
+uint32_t model_add_kv(struct model *model, uint32_t layer_idx, struct kv_layer_desc desc) {
+    assert(model->n_kv_layers < MODEL_KV_LAYERS_MAX);
+    const int8_t *by_layer = model->options.kv_by_layer;
+    desc.kind = by_layer && by_layer[layer_idx] >= 0 ? (enum kv_kind)by_layer[layer_idx]
+                                                     : model->options.kv;
+    model->kv_layers[model->n_kv_layers] = desc;
+    return model->n_kv_layers++;
+}
+
+uint32_t model_add_state(struct model *model, size_t n_floats) {
+    assert(model->n_states < MODEL_STATES_MAX);
+    model->state_floats[model->n_states] = n_floats;
+    return model->n_states++;
+}
+
+// Rows are padded to whole cache lines, so that threads that own different rows share none.
+static uint32_t mat_stride(const struct model *model, uint32_t n_cols) {
+    uint32_t per_line = 64 / model->be->act_bytes;
+    return (n_cols + per_line - 1) / per_line * per_line;
+}
+
+uint64_t model_mat_bytes(const struct model *model, uint32_t n_rows, uint32_t n_cols) {
+    return (uint64_t)n_rows * mat_stride(model, n_cols) * model->be->act_bytes;
+}
+
+bool model_new_mat(struct model *model, uint32_t n_rows, uint32_t n_cols, struct mat *out,
+                   struct err *err) {
+    void *data = model_store_alloc(&model->store, model_mat_bytes(model, n_rows, n_cols), err);
+    *out = (struct mat){data, n_rows, n_cols, mat_stride(model, n_cols)};
+    return data != NULL;
+}
+
+bool model_refuse_key(const struct model *model, const char *key, struct err *err) {
+    const json_t *value = json_object_get(model->config->text, key);
+    if (!value || json_is_null(value) || json_is_false(value) ||
+        (json_is_integer(value) && json_integer_value(value) == 0) ||
+        (json_is_array(value) && json_array_size(value) == 0))
+        return true;
+    return err_set(err, ERR_UNSUPPORTED, "config.json sets \"%s\", which loam does not implement for "
+                   "model type %.*s", key, (int)model->config->model_type.n,
+                   model->config->model_type.data);
+}
+
+static bool bind_model(struct model *model, struct err *err) {
+    struct model_config *config = model->config;
+    model->kv_layers = arena_array(&model->arena, struct kv_layer_desc, MODEL_KV_LAYERS_MAX);
+    model->state_floats = arena_array(&model->arena, size_t, MODEL_STATES_MAX);
+    if (!model->kv_layers || !model->state_floats)
+        return err_set(err, ERR_NOMEM, "out of memory for the model");
+    model->family = family_find(config->model_type);
+    if (!model->family)
+        return err_set(err, ERR_UNSUPPORTED, "model type \"%.*s\" is not supported; loam runs %s",
+                       (int)config->model_type.n, config->model_type.data, model_supported_types());
+    if (config->n_layers > MODEL_STATES_MAX / 2)
+        return err_set(err, ERR_UNSUPPORTED, "config.json: %u layers; loam runs at most %d",
+                       config->n_layers, MODEL_STATES_MAX / 2);
+    model->logit_scale = 1;
+    struct binder binder;
+    binder_init(&binder, &model->store, model->weights, config, "embed_tokens.weight");
+    if (!model->family->bind(model, &binder, err))
+        return false;
+    return weights_audit(model->weights, model->family->model_type, err) &&
+           model->be->ops->weights_ready(model->be, err);
+}
+
+struct model *model_create(struct model_config *config, struct weights *weights, struct backend *be,
+                           const struct model_options *options, struct err *err) {
+    struct model *model = calloc(1, sizeof *model);
+    if (!model) {
+        err_set(err, ERR_NOMEM, "out of memory for the model");
+        model_config_destroy(config);
+        weights_close(weights);
+        return NULL;
+    }
+    *model = (struct model){.config = config, .weights = weights, .be = be, .options = *options};
+    model->store.be = be;
+    if (bind_model(model, err)) {
+        model->options.kv_by_layer = NULL; // borrowed for the call only
+        return model;
+    }
+    model_destroy(model);
+    return NULL;
+}
+
+struct model *model_open(const char *folder, struct backend *be, const struct model_options *options,
+                         struct err *err) {
+    struct model_config *config = model_config_open(folder, err);
+    if (!config)
+        return NULL;
+    // Say that the type is unknown before complaining about its files.
+    if (!family_find(config->model_type)) {
+        err_set(err, ERR_UNSUPPORTED, "%s: model type \"%.*s\" is not supported; loam runs %s", folder,
+                (int)config->model_type.n, config->model_type.data, model_supported_types());
+        model_config_destroy(config);
+        return NULL;
+    }
+    struct weights *weights = weights_open(folder, err);
+    if (!weights) {
+        model_config_destroy(config);
+        return NULL;
+    }
+    struct model *model = model_create(config, weights, be, options, err);
+    if (!model)
+        err_wrap(err, "%s", folder);
+    return model;
+}
+
+void model_destroy(struct model *model) {
+    if (!model)
+        return;
+    if (model->kv)
+        model->be->ops->kv_destroy(model->be, model->kv);
+    if (model->states)
+        model->be->ops->state_destroy(model->be, model->states);
+    model_store_deinit(&model->store);
+    arena_deinit(&model->arena);
+    weights_close(model->weights);
+    model_config_destroy(model->config);
+    free(model);
+}
+
+const struct model_config *model_config_of(const struct model *model) { return model->config; }
+struct backend *model_backend(const struct model *model) { return model->be; }
+struct kv_pool *model_kv_pool(const struct model *model) { return model->kv; }
+struct state_pool *model_state_pool(const struct model *model) { return model->states; }
+uint32_t model_rope_variant_from(const struct model *model) { return model->rope_variant_from; }
+
+// Bytes that one position takes in one layer: the backend's own layout may pad, so the truth comes from
+// kv_page_bytes once a pool exists; this is the same sum beforehand.
+static uint64_t kv_row_bytes(enum kv_kind kind, uint64_t n_heads, uint32_t dim) {
+    uint64_t groups = (dim + 63) / 64;
+    switch (kind) {
+    case KV_F32:
+        return n_heads * dim * 4;
+    case KV_F16:
+    case KV_BF16:
+        return n_heads * dim * 2;
+    case KV_Q8:
+        return n_heads * (dim + groups * 4);
+    case KV_Q4:
+        return n_heads * ((dim + 1) / 2 + groups * 4);
+    }
+    return 0;
+}
+
+void model_memory(const struct model *model, struct model_memory *out) {
+    *out = (struct model_memory){.weight_bytes = model->store.weight_bytes, .n_groups = model->n_groups};
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        out->group_window[g] = model->group_window[g];
+    for (uint32_t i = 0; i < model->n_kv_layers; i++) {
+        const struct kv_layer_desc *layer = &model->kv_layers[i];
+        out->group_page_bytes[layer->group] +=
+            KV_PAGE_TOKENS * (kv_row_bytes(layer->kind, layer->n_heads, layer->k_dim) +
+                              (layer->v_in_k ? 0 : kv_row_bytes(layer->kind, layer->n_heads, layer->v_dim)));
+    }
+    for (uint32_t g = 0; model->kv && g < model->n_groups; g++)
+        out->group_page_bytes[g] = model->be->ops->kv_page_bytes(model->kv, g);
+    for (uint32_t i = 0; i < model->n_states; i++)
+        out->state_slot_bytes += model->state_floats[i] * sizeof(float);
+}
+
+uint64_t model_workspace_bytes(const struct model *model, const struct model_limits *limits) {
+    return model->family->workspace_bytes(model, limits) +
+           model_mat_bytes(model, limits->n_logits, model->config->d_model) +
+           (uint64_t)limits->n_logits * model->config->n_vocab * sizeof(float);
+}
+
+bool model_prepare(struct model *model, const struct model_limits *limits, struct err *err) {
+    const struct backend_ops *ops = model->be->ops;
+    struct backend_limits for_backend = {
+        .n_tokens = limits->n_tokens,
+        .n_rows = limits->n_rows,
+        .n_logits = limits->n_logits,
+        .ctx_len = limits->ctx_len,
+        .n_cols_max = model->n_cols_max,
+        .n_vocab = model->config->n_vocab,
+        .n_heads = model->n_heads_max,
+        .head_dim = model->head_dim_max,
+        .n_experts = model->n_experts,
+        .n_experts_used = model->n_experts_used,
+        .d_expert = model->d_expert,
+    };
+    if (!ops->reserve(model->be, &for_backend, err))
+        return false;
+    if (model->n_kv_layers) {
+        model->kv = ops->kv_create(model->be, model->kv_layers, model->n_kv_layers, limits->n_pages,
+                                   model->n_groups, err);
+        if (!model->kv)
+            return false;
+    }
+    if (model->n_states) {
+        model->states = ops->state_create(model->be, model->state_floats, model->n_states,
+                                          limits->n_state_slots, err);
+        if (!model->states)
+            return false;
+    }
+    return model_new_mat(model, limits->n_logits, model->config->d_model, &model->hidden, err) &&
+           model->family->prepare(model, limits, err);
+}
+
+// A recorded decode step can be replayed when only data changes: same rows, one token each.
+static uint64_t replay_key(const struct model *model, const struct step *step) {
+    bool decode = step->n_tokens == step->n_rows && step->n_logits == step->n_rows && !model->tap;
+    return decode ? step->n_rows : 0;
+}
+
+static bool run(struct model *model, const struct step *step, const float **logits, bool want_logits,
+                struct err *err) {
+    struct backend *be = model->be;
+    if (!be->ops->step_begin(be, step, err))
+        return false;
+    uint64_t key = want_logits ? replay_key(model, step) : 0;
+    if (key && be->ops->step_replay && be->ops->step_replay(be, key)) {
+        *logits = model->logits; // where the recorded step puts them
+        return be->ops->step_end(be, err);
+    }
+    model->family->forward(model, step);
+    if (step->n_logits) {
+        struct mat hidden = mat_first(model->hidden, step->n_logits);
+        model_tap(model, (int)model->config->n_layers, hidden);
+        if (want_logits)
+            *logits = model->logits = be->ops->logits(be, hidden, model->head, model->head_bias,
+                                                      model->logit_scale, model->logit_softcap);
+    }
+    return be->ops->step_end(be, err);
+}
+
+bool model_step(struct model *model, const struct step *step, const float **logits, struct err *err) {
+    *logits = NULL;
+    return run(model, step, logits, true, err);
+}
+
+bool model_step_hidden(struct model *model, const struct step *step, float *hidden, struct err *err) {
+    if (!run(model, step, NULL, false, err))
+        return false;
+    uint32_t d = model->config->d_model;
+    for (uint32_t i = 0; i < step->n_logits; i++) {
+        struct mat row = mat_rows(model->be, model->hidden, i, 1);
+        if (model->be->act_bytes == 4) {
+            model->be->ops->download(model->be, hidden + (size_t)i * d, row.data, d * sizeof(float));
+        } else {
+            // bf16 lies in the upper half of the row, then widens from the front.
+            uint16_t *narrow = (uint16_t *)(hidden + (size_t)i * d) + d;
+            model->be->ops->download(model->be, narrow, row.data, d * sizeof(uint16_t));
+            for (uint32_t j = 0; j < d; j++) {
+                uint32_t bits = (uint32_t)narrow[j] << 16;
+                memcpy(hidden + (size_t)i * d + j, &bits, sizeof bits);
+            }
+        }
+    }
+    return true;
+}
+
+void model_set_tap(struct model *model, model_tap_fn *tap, void *user) {
+    model->tap = tap;
+    model->tap_user = user;
+}
