@@ -1,0 +1,142 @@
+#include "engine/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+
+enum { CTX_LEN_MIN = 512, ROWS_DEFAULT = 8, STEP_TOKENS_DEFAULT = 512 };
+
+static uint64_t read_number(const char *path) {
+    unsigned long long v = 0;
+    FILE *f = fopen(path, "re");
+    if (f) {
+        if (fscanf(f, "%llu", &v) != 1)
+            v = 0; // "max": no limit
+        fclose(f);
+    }
+    return v;
+}
+
+static uint64_t meminfo(const char *field) {
+    char line[128];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, field, strlen(field)) == 0 && sscanf(line + strlen(field), ": %llu", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
+
+void engine_host_memory(uint64_t *limit_bytes, uint64_t *available_bytes) {
+    uint64_t limit = meminfo("MemTotal"), available = meminfo("MemAvailable");
+    uint64_t cgroup = read_number("/sys/fs/cgroup/memory.max");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current");
+    if (!cgroup) {
+        cgroup = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+        used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
+    }
+    if (cgroup && cgroup < limit) {
+        limit = cgroup;
+        available = used < cgroup ? (available < cgroup - used ? available : cgroup - used) : 0;
+    }
+    struct rlimit as;
+    if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY && as.rlim_cur < limit) {
+        limit = as.rlim_cur;
+        available = available < limit ? available : limit;
+    }
+    *limit_bytes = limit;
+    *available_bytes = available;
+}
+
+static uint32_t blocks_of(uint64_t n_tokens) {
+    return (uint32_t)((n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+}
+
+// Pages of a group that one sequence of ctx_len holds at most: all of them, or its window, the chunk being
+// prefilled and a page at either end.
+static uint32_t pages_of_row(uint32_t window, uint32_t ctx_len, uint32_t step_tokens) {
+    uint32_t all = blocks_of(ctx_len);
+    return window ? min_u32(all, blocks_of((uint64_t)window + step_tokens) + 1) : all;
+}
+
+// Bytes of the pools for n sequences' worth of pages.
+static uint64_t kv_bytes(const struct model_memory *memory, const struct model_limits *limits) {
+    uint64_t total = 0;
+    for (uint32_t g = 0; g < memory->n_groups; g++)
+        total += memory->group_page_bytes[g] * limits->n_pages[g];
+    return total;
+}
+
+static void set_pages(const struct model_memory *memory, struct model_limits *limits, uint64_t n_rows_x64) {
+    for (uint32_t g = 0; g < memory->n_groups; g++) {
+        uint64_t row = pages_of_row(memory->group_window[g], limits->ctx_len, limits->n_tokens);
+        uint64_t pages = (row * n_rows_x64 + 63) / 64;
+        limits->n_pages[g] = (uint32_t)(pages > UINT32_MAX / 2 ? UINT32_MAX / 2 : pages);
+    }
+}
+
+bool engine_plan_make(const struct model *model, const struct engine_options *options,
+                      struct engine_plan *plan, struct err *err) {
+    struct model_memory memory;
+    model_memory(model, &memory);
+    struct backend *be = model_backend(model);
+    struct backend_memory device;
+    be->ops->memory(be, &device);
+    uint32_t n_rows = options->n_rows ? options->n_rows : ROWS_DEFAULT;
+    uint32_t step_tokens = options->step_tokens ? options->step_tokens : STEP_TOKENS_DEFAULT;
+    uint32_t model_ctx = model_config_of(model)->ctx_len_max;
+    *plan = (struct engine_plan){.weight_bytes = memory.weight_bytes};
+    struct model_limits *limits = &plan->limits;
+    limits->n_rows = limits->n_logits = n_rows;
+    limits->n_tokens = max_u32(step_tokens, n_rows);
+    limits->ctx_len = options->ctx_len ? options->ctx_len : model_ctx;
+    limits->n_state_slots = memory.state_slot_bytes ? n_rows + 1 : 0;
+    plan->state_bytes = memory.state_slot_bytes * limits->n_state_slots;
+    for (uint32_t g = 0; g < memory.n_groups; g++)
+        plan->kv_bytes_per_token += memory.group_window[g] ? 0 : memory.group_page_bytes[g] / KV_PAGE_TOKENS;
+
+    // Mapped weights stay in the page cache and may be dropped, so they count against what the machine
+    // has in all, the rest against what is free now.
+    uint64_t total = device.total_bytes, available = device.free_bytes;
+    if (device.is_host)
+        engine_host_memory(&total, &available);
+    plan->enforced = options->memory_budget_bytes > 0;
+    uint64_t ceiling = plan->enforced ? options->memory_budget_bytes : total - total / 10;
+    plan->usable_bytes = ceiling;
+    uint64_t left = ceiling > plan->weight_bytes ? ceiling - plan->weight_bytes : 0;
+    if (!plan->enforced && device.is_host && available - available / 10 < left)
+        left = available - available / 10;
+    for (;;) {
+        plan->workspace_bytes = model_workspace_bytes(model, limits);
+        uint64_t fixed = plan->workspace_bytes + plan->state_bytes;
+        uint64_t for_kv = left > fixed ? left - fixed : 0;
+        if (!plan->enforced && device.is_host)
+            for_kv /= 2; // be a good neighbour on a shared machine
+        if (options->kv_budget_bytes && options->kv_budget_bytes < for_kv)
+            for_kv = options->kv_budget_bytes;
+        set_pages(&memory, limits, 64);
+        uint64_t one_row = kv_bytes(&memory, limits);
+        if (one_row <= for_kv) {
+            // As many rows as fit, in 64ths of a row, up to all of them.
+            uint64_t x64 = (uint64_t)n_rows * 64;
+            if (one_row && for_kv / one_row < n_rows)
+                x64 = for_kv * 64 / one_row;
+            set_pages(&memory, limits, x64 < 64 ? 64 : x64);
+            plan->kv_bytes = kv_bytes(&memory, limits);
+            return true;
+        }
+        if (options->ctx_len || limits->ctx_len / 2 < CTX_LEN_MIN)
+            return err_set(err, ERR_NOMEM,
+                           "a context of %u tokens needs %.1f GiB of KV cache beside %.1f GiB of weights; "
+                           "%.1f GiB are left for it: ask for a shorter --context-length, a smaller "
+                           "--kv-quant or a smaller model",
+                           limits->ctx_len, (double)one_row / 0x1p30, (double)plan->weight_bytes / 0x1p30,
+                           (double)for_kv / 0x1p30);
+        limits->ctx_len /= 2;
+    }
+}

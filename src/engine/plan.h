@@ -1,0 +1,33 @@
+// engine/plan.h - memory is planned: what serving a model will take, before a byte of it is allocated.
+// `fit` prints the plan, the engine allocates from it.
+#ifndef LOAM_ENGINE_PLAN_H
+#define LOAM_ENGINE_PLAN_H
+#include "model/model.h"
+
+struct engine_options {
+    uint32_t n_rows;        // sequences that run together; 0 = 8
+    uint32_t n_waiting_max; // requests that may wait; 0 = 64
+    uint32_t step_tokens;   // tokens of one step: the longest that a prefill chunk can hold up others; 0 = 512
+    uint32_t ctx_len;       // longest sequence; 0 = the model's, or what memory allows
+    uint64_t memory_budget_bytes; // everything together must stay below; 0 = what the machine has free
+    uint64_t kv_budget_bytes;     // the KV pool must stay below; 0 = as planned
+};
+
+struct engine_plan {
+    struct model_limits limits;
+    uint64_t weight_bytes, kv_bytes, state_bytes, workspace_bytes;
+    uint64_t usable_bytes;       // what the plan had to fit into
+    uint64_t kv_bytes_per_token; // of a sequence that is longer than every window
+    bool enforced;               // a budget was given: exceeding it is refused, not only told
+};
+
+// Plan for a model as opened. The pool holds n_rows sequences of the full context if memory allows, else as
+// many pages as fit; at least one sequence of ctx_len, which shrinks (never below 512, ERR_NOMEM then) when
+// ctx_len was not asked for. ERR_NOMEM says what is needed and what there is.
+bool engine_plan_make(const struct model *model, const struct engine_options *options,
+                      struct engine_plan *plan, struct err *err);
+
+// Memory that this process may use: the least of physical, cgroup v2 and v1 limits and RLIMIT_AS, and what
+// of it is free now.
+void engine_host_memory(uint64_t *limit_bytes, uint64_t *available_bytes);
+#endif
