@@ -1,0 +1,602 @@
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/queue.h"
+#include "cache/kv_cache.h"
+#include "engine/step_builder.h"
+#include "engine/stop_text.h"
+
+enum { WAITING_DEFAULT = 64 };
+
+// A request from submit to its last event. Two references: the submitter's ticket and the engine.
+struct gen_ticket {
+    _Atomic int references;
+    _Atomic bool cancelled; // set by any thread, read by the engine between steps
+
+    // The engine thread's own from here on.
+    gen_event_fn *on_event;
+    void *user;
+    token_id *tokens; // prompt, then what was generated; [capacity]
+    uint32_t n_prompt, n_tokens, n_tokens_max;
+    uint32_t n_in_cache; // tokens whose KV is in the pages
+    struct str *stops;   // [n_stops]
+    uint32_t n_stops;
+    struct arena arena; // owns stops
+    bool ignore_eos;
+    struct sampler *sampler;
+    struct detokenizer *detok; // NULL without a tokenizer
+    struct strbuf pending;     // text that is settled but may begin a stop string
+    struct kv_seq seq;
+    bool seq_ready;
+    uint32_t state_slot;
+    uint32_t rope_variant;
+    uint32_t logits_idx; // row of this step's logits, UINT32_MAX if none
+    bool in_step;
+    struct gen_usage usage;
+    uint64_t submitted_ns, started_ns, first_token_ns;
+};
+
+struct engine {
+    struct model *model;
+    const struct tokenizer *tokenizer;
+    struct engine_options options;
+    struct engine_plan plan;
+    uint32_t n_vocab;
+    pthread_t thread;
+    bool thread_started;
+    struct queue *inbox;         // submit -> engine thread
+    _Atomic bool stopping;       // destroy -> engine thread
+    _Atomic bool draining;       // drain -> submit
+    _Atomic uint32_t n_live;     // submit +1, last event -1
+
+    // The engine thread's own.
+    struct kv_cache *kv;
+    struct step_builder step;
+    struct gen_ticket **running; // [n_rows], in order of admission
+    struct gen_ticket **waiting; // [n_waiting_max + n_rows], first in first out
+    uint32_t n_running, n_waiting, n_waiting_max;
+    uint32_t *free_slots; // recurrent state slots; stack
+    uint32_t n_free_slots;
+
+    pthread_mutex_t stats_lock; // guards the field below
+    struct engine_stats stats;
+};
+
+const char *finish_reason_name(enum finish_reason reason) {
+    static const char *const NAMES[] = {"none", "stop", "stop", "length", "cancelled", "error"};
+    return NAMES[reason];
+}
+
+// ---- Tickets ----------------------------------------------------------------------------------
+static void ticket_free(struct gen_ticket *t) {
+    if (!t)
+        return;
+    sampler_destroy(t->sampler);
+    detokenizer_destroy(t->detok);
+    strbuf_deinit(&t->pending);
+    arena_deinit(&t->arena);
+    free(t->tokens);
+    free(t);
+}
+
+void gen_ticket_release(struct gen_ticket *ticket) {
+    if (ticket && atomic_fetch_sub_explicit(&ticket->references, 1, memory_order_acq_rel) == 1)
+        ticket_free(ticket);
+}
+
+void gen_ticket_cancel(struct gen_ticket *ticket) {
+    atomic_store_explicit(&ticket->cancelled, true, memory_order_release);
+}
+
+static bool check_request(const struct engine *engine, const struct gen_request *r, struct err *err) {
+    uint32_t ctx_len = engine->plan.limits.ctx_len;
+    if (r->n_prompt == 0)
+        return err_set(err, ERR_INVALID, "the prompt is empty");
+    if (r->n_prompt >= ctx_len)
+        return err_set(err, ERR_INVALID, "the prompt has %u tokens, but this server's context holds %u "
+                       "including the answer; shorten the prompt or start loam with a longer "
+                       "--context-length", r->n_prompt, ctx_len);
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= engine->n_vocab)
+            return err_set(err, ERR_INVALID, "token id %d at position %u is outside the vocabulary of %u",
+                           r->prompt[i], i, engine->n_vocab);
+    if (r->n_stops && !engine->tokenizer)
+        return err_set(err, ERR_INVALID, "stop strings need a tokenizer");
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        if (r->stops[i].n == 0)
+            return err_set(err, ERR_INVALID, "a stop string is empty");
+    return sampler_params_check(&r->sampling, engine->n_vocab, err);
+}
+
+static struct gen_ticket *ticket_create(const struct engine *engine, const struct gen_request *r,
+                                        struct err *err) {
+    struct gen_ticket *t = calloc(1, sizeof *t);
+    if (!t)
+        goto nomem;
+    atomic_init(&t->references, 2);
+    t->on_event = r->on_event;
+    t->user = r->user;
+    t->n_prompt = t->n_tokens = t->usage.n_prompt = r->n_prompt;
+    uint32_t room = engine->plan.limits.ctx_len - r->n_prompt;
+    t->n_tokens_max = r->n_prompt + (r->max_tokens ? min_u32(r->max_tokens, room) : room);
+    t->ignore_eos = r->ignore_eos;
+    t->state_slot = UINT32_MAX;
+    uint32_t variant_from = model_rope_variant_from(engine->model);
+    t->rope_variant = variant_from && t->n_tokens_max > variant_from;
+    t->tokens = malloc(t->n_tokens_max * sizeof *t->tokens);
+    t->stops = arena_array(&t->arena, struct str, r->n_stops);
+    if (!t->tokens || !t->stops)
+        goto nomem;
+    memcpy(t->tokens, r->prompt, r->n_prompt * sizeof *t->tokens);
+    for (; t->n_stops < r->n_stops; t->n_stops++)
+        if (!arena_copy(&t->arena, r->stops[t->n_stops], &t->stops[t->n_stops]))
+            goto nomem;
+    t->sampler = sampler_create(&r->sampling, engine->n_vocab, err);
+    if (!t->sampler)
+        goto failed;
+    if (engine->tokenizer) {
+        t->detok = detokenizer_create(engine->tokenizer, !r->show_special, err);
+        if (!t->detok)
+            goto failed;
+    }
+    t->submitted_ns = clock_ns();
+    return t;
+nomem:
+    err_set(err, ERR_NOMEM, "out of memory for a request of %u tokens", r->n_prompt);
+failed:
+    ticket_free(t);
+    return NULL;
+}
+
+struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request *request,
+                                 struct err *err) {
+    if (!check_request(engine, request, err))
+        return NULL;
+    if (atomic_load_explicit(&engine->draining, memory_order_acquire)) {
+        err_set(err, ERR_BUSY, "the server is shutting down");
+        return NULL;
+    }
+    // The count is the bound: it covers those in the inbox, those waiting and those running.
+    uint32_t limit = engine->n_waiting_max + engine->plan.limits.n_rows;
+    if (atomic_fetch_add_explicit(&engine->n_live, 1, memory_order_acq_rel) >= limit) {
+        atomic_fetch_sub_explicit(&engine->n_live, 1, memory_order_acq_rel);
+        err_set(err, ERR_BUSY, "%u requests are waiting already; try again later", engine->n_waiting_max);
+        return NULL;
+    }
+    struct gen_ticket *ticket = ticket_create(engine, request, err);
+    if (ticket && queue_push(engine->inbox, ticket))
+        return ticket;
+    if (ticket) {
+        ticket_free(ticket);
+        err_set(err, ERR_BUSY, "the server is shutting down");
+    }
+    atomic_fetch_sub_explicit(&engine->n_live, 1, memory_order_acq_rel);
+    return NULL;
+}
+
+// ---- The end of a request -----------------------------------------------------------------------
+static void give_back(struct engine *engine, struct gen_ticket *t) {
+    if (t->seq_ready)
+        kv_seq_deinit(engine->kv, &t->seq);
+    t->seq_ready = false;
+    t->n_in_cache = 0;
+    if (t->state_slot != UINT32_MAX)
+        engine->free_slots[engine->n_free_slots++] = t->state_slot;
+    t->state_slot = UINT32_MAX;
+}
+
+// The last event. `text` is what still goes out before the end.
+static void finish(struct engine *engine, struct gen_ticket *t, enum finish_reason reason,
+                   struct str text, struct str stop_text, const struct err *err) {
+    uint64_t now = clock_ns();
+    if (t->first_token_ns)
+        t->usage.decode_ms = (double)(now - t->first_token_ns) / 1e6;
+    give_back(engine, t);
+    pthread_mutex_lock(&engine->stats_lock);
+    engine->stats.n_cancelled += reason == FINISH_CANCELLED;
+    engine->stats.n_requests++;
+    pthread_mutex_unlock(&engine->stats_lock);
+    log_info("engine: finished reason=%s prompt_tokens=%u generated_tokens=%u queue_ms=%.1f "
+             "prefill_ms=%.1f decode_ms=%.1f", finish_reason_name(reason), t->n_prompt,
+             t->usage.n_generated, t->usage.queue_ms, t->usage.prefill_ms, t->usage.decode_ms);
+    struct gen_event event = {.kind = GEN_DONE, .text = text, .finish = reason, .stop_text = stop_text,
+                              .usage = &t->usage, .err = err};
+    t->on_event(&event, t->user);
+    atomic_fetch_sub_explicit(&engine->n_live, 1, memory_order_acq_rel);
+    gen_ticket_release(t);
+}
+
+static void finish_plain(struct engine *engine, struct gen_ticket *t, enum finish_reason reason,
+                         const struct err *err) {
+    finish(engine, t, reason, (struct str){0}, (struct str){0}, err);
+}
+
+// ---- Admission ----------------------------------------------------------------------------------
+static void take_inbox(struct engine *engine, uint32_t timeout_ms) {
+    for (;;) {
+        struct gen_ticket *t = timeout_ms ? queue_pop(engine->inbox, timeout_ms)
+                                          : queue_try_pop(engine->inbox);
+        if (!t)
+            return;
+        engine->waiting[engine->n_waiting++] = t;
+        timeout_ms = 0;
+    }
+}
+
+static void remove_at(struct gen_ticket **list, uint32_t *n, uint32_t i) {
+    memmove(list + i, list + i + 1, (*n - i - 1) * sizeof *list);
+    (*n)--;
+}
+
+static void drop_cancelled(struct engine *engine, struct gen_ticket **list, uint32_t *n) {
+    for (uint32_t i = 0; i < *n;) {
+        struct gen_ticket *t = list[i];
+        if (!atomic_load_explicit(&t->cancelled, memory_order_acquire)) {
+            i++;
+            continue;
+        }
+        remove_at(list, n, i);
+        finish_plain(engine, t, FINISH_CANCELLED, NULL);
+    }
+}
+
+// Pages for the whole prompt and one more token must be free: then the prompt never waits halfway.
+static bool has_room(const struct engine *engine, const struct gen_ticket *t) {
+    uint32_t need[KV_GROUPS_MAX];
+    struct kv_seq empty = {0};
+    kv_seq_need(engine->kv, &empty, 0, t->n_tokens + 1, need);
+    for (uint32_t g = 0; g < kv_cache_n_groups(engine->kv); g++) {
+        uint32_t window = kv_cache_window(engine->kv, g);
+        if (window) // pages behind the window go back while the prompt is read
+            need[g] = min_u32(need[g], (window + engine->plan.limits.n_tokens) / KV_PAGE_TOKENS + 2);
+        if (need[g] > kv_cache_n_free(engine->kv, g))
+            return false;
+    }
+    return true;
+}
+
+static void admit(struct engine *engine) {
+    struct backend *be = model_backend(engine->model);
+    struct state_pool *states = model_state_pool(engine->model);
+    while (engine->n_waiting && engine->n_running < engine->plan.limits.n_rows) {
+        struct gen_ticket *t = engine->waiting[0];
+        if (!has_room(engine, t) && engine->n_running > 0)
+            return; // a running request will give pages back
+        struct err err = {0};
+        remove_at(engine->waiting, &engine->n_waiting, 0);
+        if (!kv_seq_init(engine->kv, &t->seq, &err)) {
+            finish_plain(engine, t, FINISH_ERROR, &err);
+            continue;
+        }
+        t->seq_ready = true;
+        if (states) {
+            t->state_slot = engine->free_slots[--engine->n_free_slots];
+            be->ops->state_clear(be, states, t->state_slot);
+        }
+        if (!t->started_ns) {
+            t->started_ns = clock_ns();
+            t->usage.queue_ms = (double)(t->started_ns - t->submitted_ns) / 1e6;
+        }
+        engine->running[engine->n_running++] = t;
+        log_debug("engine: admitted prompt_tokens=%u running=%u", t->n_prompt, engine->n_running);
+    }
+}
+
+// The latest admitted request gives its pages up and waits at the front; its tokens are read again later,
+// to the same bits.
+static void preempt_last(struct engine *engine) {
+    struct gen_ticket *t = engine->running[--engine->n_running];
+    give_back(engine, t);
+    memmove(engine->waiting + 1, engine->waiting, engine->n_waiting * sizeof *engine->waiting);
+    engine->waiting[0] = t;
+    engine->n_waiting++;
+    pthread_mutex_lock(&engine->stats_lock);
+    engine->stats.n_preempted++;
+    pthread_mutex_unlock(&engine->stats_lock);
+    log_debug("engine: preempted tokens=%u", t->n_tokens);
+}
+
+// ---- One step -----------------------------------------------------------------------------------
+// Pages for row i's next n tokens, taken from later rows if need be: the latest admitted gives way first,
+// but never one that is already part of this step. False: the row sits this step out, or is gone from
+// the list (waiting again, or ended because the pool cannot hold it even alone).
+static bool reserve_row(struct engine *engine, uint32_t i, uint32_t n) {
+    struct gen_ticket *t = engine->running[i];
+    while (!kv_seq_reserve(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n)) {
+        bool alone = engine->step.step.n_rows == 0 && engine->n_running == 1;
+        struct gen_ticket *last = engine->running[engine->n_running - 1];
+        if (last->in_step)
+            return false;
+        if (!alone) {
+            preempt_last(engine);
+            if (last == t)
+                return false;
+            continue;
+        }
+        struct err err = {0};
+        err_set(&err, ERR_NOMEM, "the KV pool cannot hold %u tokens", t->n_in_cache + n);
+        engine->n_running = 0;
+        finish_plain(engine, t, FINISH_ERROR, &err);
+        return false;
+    }
+    return true;
+}
+
+// Add row i's next n tokens to the step.
+static bool add_row(struct engine *engine, uint32_t i, uint32_t n) {
+    if (!reserve_row(engine, i, n))
+        return false;
+    struct gen_ticket *t = engine->running[i];
+    bool last = t->n_in_cache + n == t->n_tokens;
+    t->logits_idx = last ? engine->step.step.n_logits : UINT32_MAX;
+    t->in_step = step_builder_add(&engine->step, &t->seq, t->state_slot, t->n_in_cache, t->rope_variant,
+                                  t->tokens + t->n_in_cache, n,
+                                  last ? STEP_LOGITS_LAST : STEP_LOGITS_NONE);
+    assert(t->in_step); // the builder is sized for every row and the whole budget
+    t->n_in_cache += n;
+    return true;
+}
+
+// Sequences that only need their next token go first, so that a long prompt never holds them up for more
+// than one chunk; prompts share what is left of the budget in order of admission.
+static void build_step(struct engine *engine) {
+    uint32_t budget = engine->plan.limits.n_tokens;
+    step_builder_clear(&engine->step);
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        engine->running[i]->logits_idx = UINT32_MAX;
+        engine->running[i]->in_step = false;
+    }
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        struct gen_ticket *t = engine->running[i];
+        if (t->n_tokens - t->n_in_cache == 1 && add_row(engine, i, 1))
+            budget--;
+    }
+    for (uint32_t i = 0; i < engine->n_running && budget; i++) {
+        struct gen_ticket *t = engine->running[i];
+        uint32_t n = min_u32(t->n_tokens - t->n_in_cache, budget);
+        if (!t->in_step && n && add_row(engine, i, n))
+            budget -= n;
+    }
+}
+
+static bool is_eos(const struct engine *engine, token_id id) {
+    const struct model_config *config = model_config_of(engine->model);
+    for (uint32_t i = 0; i < config->n_eos; i++)
+        if (config->eos[i] == id)
+            return true;
+    return engine->tokenizer && id == tokenizer_eos(engine->tokenizer);
+}
+
+// Deliver a sampled token; true if the request is over (and gone).
+static bool deliver(struct engine *engine, struct gen_ticket *t, const struct sampled *token) {
+    bool eos = !t->ignore_eos && is_eos(engine, token->id);
+    t->usage.n_generated++;
+    if (t->detok && !eos && !detokenizer_push(t->detok, token->id, &t->pending))
+        t->pending.failed = true;
+    t->tokens[t->n_tokens++] = token->id;
+    bool over = eos || t->n_tokens == t->n_tokens_max;
+    if (over && t->detok && !detokenizer_finish(t->detok, &t->pending))
+        t->pending.failed = true;
+    if (t->pending.failed) {
+        struct err err = {0};
+        err_set(&err, ERR_NOMEM, "out of memory for the text of an answer");
+        finish_plain(engine, t, FINISH_ERROR, &err);
+        return true;
+    }
+    uint32_t found = UINT32_MAX;
+    struct str pending = strbuf_str(&t->pending);
+    size_t ready = pending.n;
+    if (t->n_stops)
+        ready = stop_text_scan(pending, t->stops, t->n_stops, &found);
+    bool stopped = found != UINT32_MAX;
+    if (over && !stopped)
+        ready = pending.n; // nothing more can complete a stop string
+    struct gen_event event = {.kind = GEN_TOKEN, .token = *token,
+                              .text = ready ? str_slice(pending, 0, ready) : (struct str){0}};
+    t->on_event(&event, t->user);
+    if (stopped || over) {
+        finish(engine, t, stopped ? FINISH_STOP_TEXT : eos ? FINISH_STOP : FINISH_LENGTH, (struct str){0},
+               stopped ? t->stops[found] : (struct str){0}, NULL);
+        return true;
+    }
+    // What is held back moves to the front.
+    if (ready) {
+        memmove(t->pending.data, t->pending.data + ready, pending.n - ready);
+        t->pending.n -= ready;
+    }
+    return false;
+}
+
+static void sample_rows(struct engine *engine, const float *logits) {
+    uint64_t now = clock_ns();
+    for (uint32_t i = 0; i < engine->n_running;) {
+        struct gen_ticket *t = engine->running[i];
+        kv_seq_slide(engine->kv, &t->seq, t->n_in_cache);
+        if (t->logits_idx == UINT32_MAX) {
+            i++;
+            continue;
+        }
+        if (!t->first_token_ns) {
+            t->first_token_ns = now;
+            t->usage.prefill_ms = (double)(now - t->started_ns) / 1e6;
+        }
+        struct sampled token;
+        bool over;
+        if (sampler_sample(t->sampler, logits + (size_t)t->logits_idx * engine->n_vocab, NULL,
+                           t->n_tokens - t->n_prompt, &token)) {
+            over = deliver(engine, t, &token);
+        } else {
+            struct err err = {0};
+            err_set(&err, ERR_INTERNAL, "the model's logits are not numbers");
+            finish_plain(engine, t, FINISH_ERROR, &err);
+            over = true;
+        }
+        if (over)
+            remove_at(engine->running, &engine->n_running, i);
+        else
+            i++;
+    }
+}
+
+static void publish_stats(struct engine *engine) {
+    pthread_mutex_lock(&engine->stats_lock);
+    struct engine_stats *stats = &engine->stats;
+    stats->n_running = engine->n_running;
+    stats->n_waiting = engine->n_waiting;
+    stats->n_groups = kv_cache_n_groups(engine->kv);
+    for (uint32_t g = 0; g < stats->n_groups; g++) {
+        stats->n_pages[g] = kv_cache_n_pages(engine->kv, g);
+        stats->n_pages_free[g] = kv_cache_n_free(engine->kv, g);
+    }
+    pthread_mutex_unlock(&engine->stats_lock);
+}
+
+static void run_step(struct engine *engine) {
+    build_step(engine);
+    const struct step *step = &engine->step.step;
+    if (step->n_tokens == 0)
+        return;
+    const float *logits;
+    struct err err = {0};
+    uint32_t n_decoded = 0;
+    if (model_step(engine->model, step, &logits, &err)) {
+        n_decoded = step->n_logits;
+        sample_rows(engine, logits);
+    } else { // the device failed: no row of this step can go on
+        log_error("engine: step failed: %s", err.message);
+        while (engine->n_running)
+            finish_plain(engine, engine->running[--engine->n_running], FINISH_ERROR, &err);
+    }
+    pthread_mutex_lock(&engine->stats_lock);
+    engine->stats.n_steps++;
+    engine->stats.n_generated_tokens += n_decoded;
+    engine->stats.n_prompt_tokens += step->n_tokens > n_decoded ? step->n_tokens - n_decoded : 0;
+    pthread_mutex_unlock(&engine->stats_lock);
+}
+
+static void *engine_main(void *user) {
+    struct engine *engine = user;
+    while (!atomic_load_explicit(&engine->stopping, memory_order_acquire)) {
+        bool idle = engine->n_running == 0 && engine->n_waiting == 0;
+        if (idle)
+            publish_stats(engine);
+        take_inbox(engine, idle ? UINT32_MAX : 0);
+        drop_cancelled(engine, engine->waiting, &engine->n_waiting);
+        drop_cancelled(engine, engine->running, &engine->n_running);
+        admit(engine);
+        publish_stats(engine);
+        run_step(engine);
+    }
+    take_inbox(engine, 0);
+    while (engine->n_running)
+        finish_plain(engine, engine->running[--engine->n_running], FINISH_CANCELLED, NULL);
+    while (engine->n_waiting)
+        finish_plain(engine, engine->waiting[--engine->n_waiting], FINISH_CANCELLED, NULL);
+    return NULL;
+}
+
+// ---- Life ---------------------------------------------------------------------------------------
+static void copy_page(void *user, uint32_t group, uint32_t from, uint32_t to) {
+    struct engine *engine = user;
+    struct backend *be = model_backend(engine->model);
+    be->ops->kv_copy_page(be, model_kv_pool(engine->model), group, from, to);
+}
+
+static bool allocate(struct engine *engine, struct err *err) {
+    const struct model_limits *limits = &engine->plan.limits;
+    struct model_memory memory;
+    model_memory(engine->model, &memory);
+    struct kv_cache_options options = {.n_groups = memory.n_groups, .ctx_len = limits->ctx_len,
+                                       .copy = copy_page, .user = engine};
+    for (uint32_t g = 0; g < memory.n_groups; g++) {
+        options.group_window[g] = memory.group_window[g];
+        options.n_pages[g] = limits->n_pages[g];
+    }
+    uint32_t n_live_max = engine->n_waiting_max + limits->n_rows;
+    engine->kv = kv_cache_create(&options, err);
+    engine->inbox = queue_create(n_live_max, err);
+    if (!engine->kv || !engine->inbox ||
+        !step_builder_init(&engine->step, limits->n_tokens, limits->n_rows, limits->n_logits, err))
+        return false;
+    engine->running = calloc(limits->n_rows, sizeof(struct gen_ticket *));
+    engine->waiting = calloc(n_live_max, sizeof(struct gen_ticket *));
+    engine->free_slots = calloc(max_u32(limits->n_state_slots, 1), sizeof(uint32_t));
+    if (!engine->running || !engine->waiting || !engine->free_slots)
+        return err_set(err, ERR_NOMEM, "out of memory for the engine");
+    for (uint32_t i = 0; i < limits->n_state_slots; i++)
+        engine->free_slots[engine->n_free_slots++] = limits->n_state_slots - 1 - i;
+    return model_prepare(engine->model, limits, err);
+}
+
+struct engine *engine_create(struct model *model, const struct tokenizer *tokenizer,
+                             const struct engine_options *options, struct err *err) {
+    struct engine *engine = calloc(1, sizeof *engine);
+    if (!engine) {
+        err_set(err, ERR_NOMEM, "out of memory for the engine");
+        return NULL;
+    }
+    engine->model = model;
+    engine->tokenizer = tokenizer;
+    engine->options = *options;
+    engine->n_waiting_max = options->n_waiting_max ? options->n_waiting_max : WAITING_DEFAULT;
+    engine->n_vocab = model_config_of(model)->n_vocab;
+    pthread_mutex_init(&engine->stats_lock, NULL);
+    if (!engine_plan_make(model, options, &engine->plan, err) || !allocate(engine, err)) {
+        engine_destroy(engine);
+        return NULL;
+    }
+    publish_stats(engine);
+    int rc = pthread_create(&engine->thread, NULL, engine_main, engine);
+    if (rc != 0) {
+        err_errno(err, rc, "cannot start the engine thread");
+        engine_destroy(engine);
+        return NULL;
+    }
+    engine->thread_started = true;
+    return engine;
+}
+
+void engine_drain(struct engine *engine) {
+    atomic_store_explicit(&engine->draining, true, memory_order_release);
+}
+
+void engine_destroy(struct engine *engine) {
+    if (!engine)
+        return;
+    if (engine->thread_started) {
+        atomic_store_explicit(&engine->draining, true, memory_order_release);
+        atomic_store_explicit(&engine->stopping, true, memory_order_release);
+        queue_close(engine->inbox);
+        pthread_join(engine->thread, NULL);
+    }
+    kv_cache_destroy(engine->kv);
+    queue_destroy(engine->inbox);
+    step_builder_deinit(&engine->step);
+    pthread_mutex_destroy(&engine->stats_lock);
+    free(engine->running);
+    free(engine->waiting);
+    free(engine->free_slots);
+    free(engine);
+}
+
+uint32_t engine_n_live(const struct engine *engine) {
+    return atomic_load_explicit(&engine->n_live, memory_order_acquire);
+}
+
+const struct engine_plan *engine_plan_of(const struct engine *engine) {
+    return &engine->plan;
+}
+
+void engine_stats(struct engine *engine, struct engine_stats *out) {
+    pthread_mutex_lock(&engine->stats_lock);
+    *out = engine->stats;
+    pthread_mutex_unlock(&engine->stats_lock);
+}

@@ -1,0 +1,88 @@
+// engine/engine.h - the scheduler: requests in, tokens out. Sole owner of live inference state.
+//
+// One engine thread owns the model, its KV pages and every running sequence. Any thread may submit and
+// cancel. Each step is one ragged batch: every running sequence's next token, and with what is left of
+// the step's token budget chunks of prompts that are still being read. A request's tokens and logprobs do
+// not depend on what runs beside it (DESIGN rule 2).
+#ifndef LOAM_ENGINE_ENGINE_H
+#define LOAM_ENGINE_ENGINE_H
+#include "engine/plan.h"
+#include "sample/sampler.h"
+#include "tokenizer/tokenizer.h"
+
+struct engine;
+struct gen_ticket; // a submitted request, as its submitter holds it
+
+// Plan the memory, prepare the model and start the engine thread. The model and the tokenizer (NULL: events
+// carry no text, stop strings are refused) must outlive the engine. ERR_NOMEM, ERR_IO.
+struct engine *engine_create(struct model *model, const struct tokenizer *tokenizer,
+                             const struct engine_options *options, struct err *err);
+// Stop at the next step: running and waiting requests end as FINISH_CANCELLED. Joins the thread.
+void engine_destroy(struct engine *engine); // NULL is allowed
+// Refuse new requests (ERR_BUSY) and let the running ones finish; returns at once.
+void engine_drain(struct engine *engine);
+// Requests that wait or run.
+uint32_t engine_n_live(const struct engine *engine);
+const struct engine_plan *engine_plan_of(const struct engine *engine);
+
+enum finish_reason {
+    FINISH_NONE,
+    FINISH_STOP,      // an end-of-sequence token
+    FINISH_STOP_TEXT, // one of the request's stop strings
+    FINISH_LENGTH,    // max_tokens or the context is full
+    FINISH_CANCELLED,
+    FINISH_ERROR,     // see the event's err
+};
+const char *finish_reason_name(enum finish_reason reason); // "stop", "length", "cancelled", "error"
+
+struct gen_usage {
+    uint32_t n_prompt, n_cached, n_generated; // tokens; n_cached of the prompt came from a cache
+    double queue_ms, prefill_ms, decode_ms;
+};
+
+enum gen_event_kind {
+    GEN_TOKEN, // one more token; text may be empty (held back, or the token stands for none)
+    GEN_DONE,  // the last event of a request; text is what was held back
+};
+struct gen_event {
+    enum gen_event_kind kind;
+    struct sampled token; // GEN_TOKEN
+    struct str text;      // borrowed during the call
+    enum finish_reason finish;  // GEN_DONE
+    struct str stop_text;       // GEN_DONE, FINISH_STOP_TEXT: which stop string
+    const struct gen_usage *usage; // GEN_DONE
+    const struct err *err;         // GEN_DONE, FINISH_ERROR
+};
+// Called on the engine thread, in order, never after GEN_DONE. Must not block.
+typedef void gen_event_fn(const struct gen_event *event, void *user);
+
+struct gen_request {
+    const token_id *prompt; // [n_prompt], copied; at least one
+    uint32_t n_prompt;
+    uint32_t max_tokens; // 0 = until the context is full
+    struct sampler_params sampling;
+    const struct str *stops; // [n_stops], copied: end the text before any of these
+    uint32_t n_stops;
+    bool ignore_eos;
+    bool show_special; // special tokens appear in the text
+    gen_event_fn *on_event;
+    void *user;
+};
+
+// Queue a request. The ticket is released with gen_ticket_release(), in any order with the events.
+// NULL with ERR_INVALID (an empty prompt, one that leaves no room in the context, an id outside the
+// vocabulary, a sampling parameter out of range), ERR_BUSY (the queue is full, or draining), ERR_NOMEM.
+struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request *request,
+                                 struct err *err);
+// The request leaves at the next step with FINISH_CANCELLED. Any thread, any time before the release.
+void gen_ticket_cancel(struct gen_ticket *ticket);
+void gen_ticket_release(struct gen_ticket *ticket); // NULL is allowed
+
+struct engine_stats {
+    uint32_t n_running, n_waiting;
+    uint64_t n_requests, n_steps, n_prompt_tokens, n_generated_tokens, n_cancelled, n_preempted;
+    uint32_t n_groups, n_pages[KV_GROUPS_MAX], n_pages_free[KV_GROUPS_MAX];
+};
+// A consistent copy, any thread.
+void engine_stats(struct engine *engine, struct engine_stats *out);
+#endif
