@@ -1,0 +1,19 @@
+// tokenizer/postprocessor.h - the "post_processor" of tokenizer.json: the ids that go before and
+// behind those of a text. Immutable once read.
+#ifndef LOAM_TOKENIZER_POSTPROCESSOR_H
+#define LOAM_TOKENIZER_POSTPROCESSOR_H
+#include "base/json.h"
+#include "tokenizer/tokenizer.h"
+
+enum { POST_TEXT = -2 }; // stands for the ids of the text
+
+struct postprocessor {
+    struct token_list items; // ids and POST_TEXT, in order
+};
+
+// Read the component (null: none). Ids are checked against n_ids. ERR_FORMAT, ERR_UNSUPPORTED naming
+// the type, ERR_NOMEM.
+bool postprocessor_init(struct postprocessor *post, const json_t *value, uint32_t n_ids,
+                        struct err *err);
+void postprocessor_deinit(struct postprocessor *post);
+#endif
