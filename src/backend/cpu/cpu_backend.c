@@ -6,7 +6,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "backend/cpu/attention.h"
+#include "backend/cpu/elementwise.h"
+#include "backend/cpu/kv_pool.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/qkv.h"
+#include "backend/cpu/state_pool.h"
 #include "base/checked.h"
 
 // ---- Memory -------------------------------------------------------------------------------------
@@ -95,6 +100,7 @@ static void free_scratch(struct cpu_backend *cb) {
     cpu_free(cb->logits);
     cb->shared_scratch = NULL;
     cb->logits = NULL;
+    cpu_rope_cache_free(&cb->rope);
 }
 
 static void cpu_close(struct backend *be) {
@@ -155,16 +161,18 @@ static void describe(const struct backend *be, char *out, size_t n) {
 static bool reserve(struct backend *be, const struct backend_limits *limits, struct err *err) {
     struct cpu_backend *cb = cpu_backend(be);
     struct cpu_scratch_bytes linear = cpu_linear_scratch(cb, limits);
+    struct cpu_scratch_bytes attention = cpu_attention_scratch(cb, limits);
     free_scratch(cb);
     cb->limits = *limits;
-    cb->thread_scratch_bytes = linear.thread;
-    cb->shared_scratch_bytes = linear.shared;
+    cb->thread_scratch_bytes = max_size(linear.thread, attention.thread);
+    cb->shared_scratch_bytes = max_size(linear.shared, attention.shared);
     size_t logits_bytes;
     bool ok = mul_size((size_t)limits->n_logits * sizeof(float), limits->n_vocab, &logits_bytes);
     for (uint32_t i = 0; ok && i < cb->n_threads; i++)
         ok = (cb->thread_scratch[i] = cpu_alloc(cb->thread_scratch_bytes)) != NULL;
     ok = ok && (cb->shared_scratch = cpu_alloc(cb->shared_scratch_bytes)) != NULL;
     ok = ok && (cb->logits = cpu_alloc(logits_bytes)) != NULL;
+    ok = ok && cpu_rope_cache_reserve(&cb->rope, limits);
     if (!ok) {
         free_scratch(cb);
         return err_set(err, ERR_NOMEM, "out of memory for the scratch of steps of %u tokens: lower the step size",
@@ -175,7 +183,9 @@ static bool reserve(struct backend *be, const struct backend_limits *limits, str
 
 static bool step_begin(struct backend *be, const struct step *step, struct err *err) {
     (void)err;
-    cpu_backend(be)->step = step;
+    struct cpu_backend *cb = cpu_backend(be);
+    cb->step = step;
+    cb->rope.n_used = 0;
     return true;
 }
 
@@ -201,10 +211,31 @@ const struct backend_ops cpu_backend_ops = {
     .weight_create = cpu_weight_create,
     .weight_destroy = cpu_weight_destroy,
     .weights_ready = cpu_weights_ready,
+    .kv_create = cpu_kv_create,
+    .kv_destroy = cpu_kv_destroy,
+    .kv_copy_page = cpu_kv_copy_page,
+    .kv_page_bytes = cpu_kv_page_bytes,
+    .kv_read_page = cpu_kv_read_page,
+    .kv_write_page = cpu_kv_write_page,
+    .state_create = cpu_state_create,
+    .state_destroy = cpu_state_destroy,
+    .state_clear = cpu_state_clear,
+    .state_copy = cpu_state_copy,
+    .state_slot_bytes = cpu_state_slot_bytes,
+    .state_read = cpu_state_read,
+    .state_write = cpu_state_write,
     .step_begin = step_begin,
     .step_end = step_end,
     .embed = cpu_embed,
     .linear = cpu_linear,
+    .norm = cpu_norm,
+    .qkv = cpu_qkv,
+    .attention = cpu_attention,
+    .glu = cpu_glu,
+    .unary = cpu_unary,
+    .axpby = cpu_axpby,
+    .mul = cpu_mul,
+    .gather = cpu_gather,
     .logits = cpu_logits,
     .linear_glu = cpu_linear_glu,
     .experts = cpu_experts,

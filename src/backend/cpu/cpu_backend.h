@@ -18,6 +18,18 @@ enum {
     CPU_DISPATCH_WORK = 32768,
 };
 
+// Cosines and sines of a step's positions, computed once for each rope table that the step uses.
+enum { ROPE_CACHE_TABLES = 4 };
+struct rope_cache {
+    uint32_t n_used;  // tables of this step; step_begin sets it to 0
+    uint32_t n_next;  // which one goes when all are used
+    struct rope_angles {
+        const struct rope_table *table;
+        float *cos, *sin; // [n_tokens, n_dims / 2], borrowed from `memory`
+    } tables[ROPE_CACHE_TABLES];
+    float *memory;
+};
+
 struct cpu_backend {
     struct backend base;
     struct thread_pool *pool;
@@ -35,6 +47,7 @@ struct cpu_backend {
     size_t thread_scratch_bytes, shared_scratch_bytes;
     float *logits; // [limits.n_logits, limits.n_vocab]
 
+    struct rope_cache rope;
     const struct step *step; // between step_begin and step_end
 };
 

@@ -11,15 +11,76 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/kv_layout.h"
 #include "backend/cpu/linear_kernels.h"
 
+// y[i] = x[i] * w[i] / sqrt(mean(x^2) + eps); w NULL = ones. y may be x. Zhang & Sennrich 2019.
+typedef void norm_rms_fn(const float *x, const float *w, float eps, float *y, size_t n);
+// y[i] = (x[i] - mean) / sqrt(var + eps) * w[i] + b[i]; w, b NULL = ones, zeros. y may be x.
+typedef void norm_layer_fn(const float *x, const float *w, const float *b, float eps, float *y, size_t n);
 // y = up * act(gate), elementwise; see enum glu_kind. y may be gate or up.
 typedef void glu_fn(enum glu_kind kind, const float *gate, const float *up, float *y, size_t n, float alpha,
                     float limit);
+// y = act(x), elementwise; see enum unary_kind. y may be x.
+typedef void unary_fn(enum unary_kind kind, const float p[4], const float *x, float *y, size_t n);
+// y = a * x + b * y, each product rounded.
+typedef void axpby_fn(float a, const float *x, float b, float *y, size_t n);
+// y *= x
+typedef void mul_fn(const float *x, float *y, size_t n);
+// y *= a
+typedef void scale_fn(float a, float *y, size_t n);
+// Rotate n_pairs pairs of x in place by the angles whose cosines and sines are given:
+// (a, b) -> (a cos - b sin, b cos + a sin). Pairs are (j, j + n_pairs), or (2j, 2j + 1) when interleaved.
+typedef void rope_fn(float *x, const float *cos, const float *sin, size_t n_pairs, bool interleaved);
+
+// Attention works on blocks of KV_PAGE_TOKENS keys of one KV head; see kv_layout.h for a block's memory
+// and attention.c for the order of summation that these keep.
+//
+// Dequantize all of a block's keys to float32 [k_dim, KV_PAGE_TOKENS], its values to
+// [KV_PAGE_TOKENS, v_dim]: element = fma(scale, code, bias) for the quantized kinds.
+typedef void kv_load_fn(const struct kv_layout *layout, const void *block, float *out);
+// s[i][j] = sum over d, ascending, of q[i][d] * k[d][j], one fma a term. n_q query vectors at
+// q + i * q_stride; s is [n_q, KV_PAGE_TOKENS]. Keys from n_keys on may be left out.
+typedef void attention_scores_fn(const struct kv_layout *layout, const void *block, const float *q,
+                                 size_t q_stride, uint32_t n_q, uint32_t n_keys, float *s);
+// The same for keys that kv_load_k has unpacked.
+typedef void attention_scores_f32_fn(const float *k, uint32_t k_dim, const float *q, size_t q_stride,
+                                     uint32_t n_q, float *s);
+// In place: s = p = exp(cap(scale * s) - m) for keys in [from, to), 0 elsewhere; m is their maximum, and
+// the sum of p goes to *l. cap(x) = softcap * tanh(x / softcap) if softcap > 0. Requires from < to.
+typedef void attention_softmax_fn(float *s, uint32_t from, uint32_t to, float scale, float softcap, float *m,
+                                  float *l);
+// o[i][d] = fma(o[i][d], a[i], b[i] * sum over j in [from, to), ascending, of p[i][j] * v[j][d]).
+// p is [n_q, KV_PAGE_TOKENS], o [n_q, v_dim] with rows o_stride apart.
+typedef void attention_values_fn(const struct kv_layout *layout, const void *block, const float *p,
+                                 uint32_t n_q, uint32_t from, uint32_t to, const float *a, const float *b,
+                                 float *o, size_t o_stride);
+typedef void attention_values_f32_fn(const float *v, uint32_t v_dim, const float *p, uint32_t n_q,
+                                     uint32_t from, uint32_t to, const float *a, const float *b, float *o,
+                                     size_t o_stride);
+// o = fma(o, a, b * x)
+typedef void attention_merge_fn(float a, float *o, float b, const float *x, size_t n);
+// The level's one exponential, for the few that merging needs.
+typedef float exp_fn(float x);
 
 struct cpu_kernels {
     struct linear_kernels linear; // the matrix products' own
+    norm_rms_fn *norm_rms;
+    norm_layer_fn *norm_layer;
     glu_fn *glu;
+    unary_fn *unary;
+    axpby_fn *axpby;
+    mul_fn *mul;
+    scale_fn *scale;
+    rope_fn *rope;
+    kv_load_fn *kv_load_k, *kv_load_v;
+    attention_scores_fn *attention_scores;
+    attention_scores_f32_fn *attention_scores_f32;
+    attention_softmax_fn *attention_softmax;
+    attention_values_fn *attention_values;
+    attention_values_f32_fn *attention_values_f32;
+    attention_merge_fn *attention_merge;
+    exp_fn *exp;
 };
 
 // The table of the best level that is not above `cap`.
