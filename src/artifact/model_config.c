@@ -27,81 +27,107 @@ enum {
 
 // Which layers slide (or are recurrent) when the config has no layer_types.
 enum layer_rule {
+    RULE_NONE,       // none
     RULE_ALL,        // every layer, if there is a window
-    RULE_NONE,       // none, whatever the config says
     RULE_FLAG,       // every layer, if use_sliding_window
     RULE_UPPER,      // layers from max_window_layers on, if use_sliding_window
+    RULE_EVEN_LOWER, // even layers below max_window_layers, if use_sliding_window
+    RULE_NO_ROPE,    // layers without rope, if use_sliding_window
     RULE_LAST_FULL,  // all but the last of every `cycle` layers
     RULE_FIRST_FULL, // all but the first of every `cycle` layers
     RULE_LINEAR,     // recurrent: all but the last of every `cycle` layers
 };
 
-// What a family's configs may leave out, after transformers' configuration classes. 0 = no default of
-// its own: n_kv_heads = n_heads, head_dim = d_model / n_heads, no window, theta 10000, eps 1e-6.
+// What a family's configs may leave out, after transformers' configuration classes (5.x). 0 = no default
+// of its own: n_kv_heads = n_heads, head_dim = d_model / n_heads, no window, theta 10000, eps 1e-6.
 struct family {
     const char *model_type;
     enum layer_rule rule;
     uint32_t cycle, window;
     bool tied;
-    double theta, theta_sliding; // theta_sliding: 0 = sliding layers rotate like full ones
-    double partial;
-    double eps;
     enum activation activation;
-    uint32_t n_layers, d_model, d_ff, n_heads, n_kv_heads, head_dim, n_vocab, ctx_len_max;
+    double eps, theta, partial;
+    // Sliding layers rotate on their own: unscaled, with this theta (0 = the full layers').
+    bool sliding_rope;
+    double theta_sliding;
+    const char *rope; // rope parameters, where leaving them out does not mean plain ones
+    uint32_t n_kv_heads, head_dim, ctx_len_max;
+    uint32_t n_layers, d_model, d_ff, n_heads, n_vocab; // where the published text_config omits them
 };
 
 static const struct family FAMILIES[] = {
-    {"llama", .rule = RULE_NONE},
-    {"mistral", .rule = RULE_ALL, .window = 4096, .n_kv_heads = 8},
-    {"ministral", .rule = RULE_ALL},
-    {"ministral3", .rule = RULE_ALL, .eps = 1e-5},
-    {"mixtral", .rule = RULE_ALL, .theta = 1e6, .eps = 1e-5, .n_kv_heads = 8},
-    {"qwen2", .rule = RULE_UPPER, .window = 4096},
-    {"qwen2_moe", .rule = RULE_UPPER, .window = 4096},
-    {"qwen3", .rule = RULE_UPPER, .window = 4096, .head_dim = 128},
-    {"qwen3_moe", .rule = RULE_FLAG, .window = 4096},
-    {"qwen3_vl_text", .rule = RULE_NONE, .theta = 5e6, .head_dim = 128},
-    {"qwen3_next", .rule = RULE_LINEAR, .cycle = 4, .partial = 0.25, .head_dim = 256},
-    {"qwen3_5_text", .rule = RULE_LINEAR, .cycle = 4, .partial = 0.25, .head_dim = 256},
-    {"qwen3_5_moe_text", .rule = RULE_LINEAR, .cycle = 4, .partial = 0.25, .head_dim = 256},
-    {"gemma", .rule = RULE_NONE, .tied = true, .activation = ACT_GELU_TANH, .head_dim = 256},
-    {"gemma2", .rule = RULE_LAST_FULL, .cycle = 2, .window = 4096, .tied = true,
-     .activation = ACT_GELU_TANH, .head_dim = 256},
-    {"gemma3_text", .rule = RULE_LAST_FULL, .cycle = 6, .window = 4096, .tied = true, .theta = 1e6,
-     .theta_sliding = 1e4, .activation = ACT_GELU_TANH, .n_layers = 26, .d_model = 2304, .d_ff = 9216,
-     .n_heads = 8, .n_kv_heads = 4, .head_dim = 256, .n_vocab = 262208, .ctx_len_max = 131072},
-    {"gemma4_text", .rule = RULE_LAST_FULL, .cycle = 6, .window = 512, .tied = true,
-     .activation = ACT_GELU_TANH, .head_dim = 256},
-    {"gemma4_unified_text", .rule = RULE_LAST_FULL, .cycle = 6, .window = 512, .tied = true,
-     .activation = ACT_GELU_TANH, .head_dim = 256},
-    {"phi3", .rule = RULE_ALL, .eps = 1e-5},
-    {"starcoder2", .rule = RULE_ALL, .tied = true, .eps = 1e-5, .n_kv_heads = 2,
-     .activation = ACT_GELU_TANH},
-    {"olmo2", .rule = RULE_NONE, .eps = 1e-5},
-    {"olmo3", .rule = RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5},
-    {"olmoe", .rule = RULE_NONE, .eps = 1e-5},
-    {"cohere", .rule = RULE_NONE, .tied = true, .eps = 1e-5},
-    {"cohere2", .rule = RULE_LAST_FULL, .cycle = 4, .window = 4096, .tied = true, .eps = 1e-5},
-    {"gpt_oss", .rule = RULE_LAST_FULL, .cycle = 2, .window = 128, .theta = 150000, .eps = 1e-5,
-     .head_dim = 64},
-    {"smollm3", .rule = RULE_FLAG, .tied = true, .theta = 2e6},
-    {"exaone4", .rule = RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5},
-    {"apertus", .rule = RULE_NONE, .theta = 12e6, .eps = 1e-5, .activation = ACT_XIELU},
-    {"granite", .rule = RULE_NONE},
-    {"granitemoe", .rule = RULE_NONE},
-    {"glm4", .rule = RULE_NONE, .eps = 1.5625e-7, .partial = 0.5, .head_dim = 128},
-    {"glm4_moe", .rule = RULE_NONE, .eps = 1e-5, .partial = 0.5, .head_dim = 128},
-    {"seed_oss", .rule = RULE_NONE, .head_dim = 128},
-    {"deepseek_v3", .rule = RULE_NONE},
-    {"deepseek_v32", .rule = RULE_NONE},
-    {"glm_moe_dsa", .rule = RULE_NONE, .eps = 1e-5},
-    {"modernbert", .rule = RULE_FIRST_FULL, .cycle = 3, .window = 128, .tied = true, .theta = 160000,
-     .theta_sliding = 10000, .eps = 1e-5, .activation = ACT_GELU},
-    {"bert", .rule = RULE_NONE, .tied = true, .eps = 1e-12, .activation = ACT_GELU},
-    {"xlm-roberta", .rule = RULE_NONE, .tied = true, .eps = 1e-12, .activation = ACT_GELU},
-    {"nomic_bert", .rule = RULE_NONE, .tied = true, .theta = 1000, .eps = 1e-12},
+    {"apertus", .eps = 1e-5, .theta = 12e6, .activation = ACT_XIELU, .ctx_len_max = 65536,
+     .rope = "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"low_freq_factor\":1,"
+             "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"},
+    {"bert", .eps = 1e-12, .tied = true, .activation = ACT_GELU, .ctx_len_max = 512},
+    {"cohere", .eps = 1e-5, .theta = 5e5, .tied = true, .ctx_len_max = 8192},
+    {"cohere2", RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5, .tied = true,
+     .ctx_len_max = 8192},
+    {"deepseek_v3", .ctx_len_max = 4096},
+    {"exaone4", RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5, .n_kv_heads = 32,
+     .ctx_len_max = 2048},
+    {"gemma", .tied = true, .activation = ACT_GELU_TANH, .n_kv_heads = 16, .head_dim = 256,
+     .ctx_len_max = 8192},
+    {"gemma2", RULE_LAST_FULL, .cycle = 2, .window = 4096, .tied = true, .activation = ACT_GELU_TANH,
+     .n_kv_heads = 4, .head_dim = 256, .ctx_len_max = 8192},
+    {"gemma3_text", RULE_LAST_FULL, .cycle = 6, .window = 4096, .tied = true,
+     .activation = ACT_GELU_TANH, .theta = 1e6, .sliding_rope = true, .theta_sliding = 1e4,
+     .n_kv_heads = 4, .head_dim = 256, .ctx_len_max = 131072, .n_layers = 26, .d_model = 2304,
+     .d_ff = 9216, .n_heads = 8, .n_vocab = 262208},
+#define GEMMA4                                                                                     \
+    .rule = RULE_LAST_FULL, .cycle = 6, .window = 512, .tied = true, .activation = ACT_GELU_TANH,  \
+    .sliding_rope = true, .n_kv_heads = 4, .head_dim = 256, .ctx_len_max = 131072, .n_layers = 30, \
+    .d_model = 2304, .d_ff = 9216, .n_heads = 8, .n_vocab = 262144,                                \
+    .rope = "{\"full_attention\":{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,"        \
+            "\"rope_theta\":1e6},\"sliding_attention\":{\"rope_theta\":1e4}}"
+    {"gemma4_text", GEMMA4},
+    {"gemma4_unified_text", GEMMA4},
+#undef GEMMA4
+    {"glm4", .eps = 1.5625e-7, .partial = 0.5, .n_kv_heads = 2, .head_dim = 128,
+     .ctx_len_max = 131072},
+    {"glm4_moe", .eps = 1e-5, .partial = 0.5, .n_kv_heads = 8, .ctx_len_max = 131072},
+    {"glm_moe_dsa", .eps = 1e-5, .ctx_len_max = 202752},
+    {"gpt_oss", RULE_LAST_FULL, .cycle = 2, .window = 128, .eps = 1e-5, .theta = 15e4,
+     .n_kv_heads = 8, .head_dim = 64, .ctx_len_max = 131072,
+     .rope = "{\"rope_type\":\"yarn\",\"factor\":32,\"beta_fast\":32,\"beta_slow\":1,"
+             "\"truncate\":false,\"original_max_position_embeddings\":4096}"},
+    {"granite", .ctx_len_max = 2048},
+    {"granitemoe", .ctx_len_max = 2048},
+    {"llama", .ctx_len_max = 2048},
+    {"ministral", RULE_ALL, .window = 4096, .n_kv_heads = 8, .ctx_len_max = 131072},
+    {"ministral3", RULE_ALL, .eps = 1e-5, .n_kv_heads = 8, .head_dim = 128, .ctx_len_max = 262144,
+     .rope = "{\"rope_type\":\"yarn\",\"rope_theta\":1e6,\"factor\":16,\"mscale\":1,"
+             "\"mscale_all_dim\":1,\"original_max_position_embeddings\":16384}"},
+    {"mistral", RULE_ALL, .window = 4096, .n_kv_heads = 8, .ctx_len_max = 131072},
+    {"mixtral", RULE_ALL, .eps = 1e-5, .theta = 1e6, .n_kv_heads = 8, .ctx_len_max = 131072},
+    {"modernbert", RULE_FIRST_FULL, .cycle = 3, .window = 128, .eps = 1e-5, .tied = true,
+     .activation = ACT_GELU, .theta = 16e4, .sliding_rope = true, .theta_sliding = 1e4,
+     .ctx_len_max = 8192},
+    {"nomic_bert", .eps = 1e-12, .theta = 1000, .tied = true, .ctx_len_max = 2048},
+    {"olmo2", .eps = 1e-5, .ctx_len_max = 2048},
+    {"olmo3", RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5, .theta = 5e5,
+     .sliding_rope = true, .ctx_len_max = 2048},
+    {"olmoe", .eps = 1e-5, .ctx_len_max = 4096},
+    {"phi3", RULE_ALL, .eps = 1e-5, .ctx_len_max = 4096},
+    {"qwen2", RULE_UPPER, .window = 4096, .n_kv_heads = 32, .ctx_len_max = 32768},
+    {"qwen2_moe", RULE_EVEN_LOWER, .window = 4096, .n_kv_heads = 16, .ctx_len_max = 32768},
+    {"qwen3", RULE_UPPER, .window = 4096, .n_kv_heads = 32, .head_dim = 128, .ctx_len_max = 32768},
+    {"qwen3_moe", RULE_FLAG, .window = 4096, .n_kv_heads = 4, .ctx_len_max = 32768},
+    {"qwen3_next", RULE_LINEAR, .cycle = 4, .partial = 0.25, .n_kv_heads = 2, .head_dim = 256,
+     .ctx_len_max = 32768},
+    {"qwen3_5_text", RULE_LINEAR, .cycle = 4, .partial = 0.25, .n_kv_heads = 4, .head_dim = 256,
+     .ctx_len_max = 32768},
+    {"qwen3_5_moe_text", RULE_LINEAR, .cycle = 4, .partial = 0.25, .n_kv_heads = 2, .head_dim = 256,
+     .ctx_len_max = 32768},
+    {"qwen3_vl_text", .theta = 5e5, .n_kv_heads = 32, .head_dim = 128, .ctx_len_max = 128000},
+    {"seed_oss", .n_kv_heads = 8, .head_dim = 128, .ctx_len_max = 524288},
+    {"smollm3", RULE_NO_ROPE, .tied = true, .theta = 2e6, .n_kv_heads = 4, .ctx_len_max = 32768},
+    {"starcoder2", RULE_ALL, .eps = 1e-5, .tied = true, .activation = ACT_GELU_TANH, .n_kv_heads = 2,
+     .ctx_len_max = 4096},
+    {"xlm-roberta", .eps = 1e-12, .tied = true, .activation = ACT_GELU, .ctx_len_max = 512},
 };
-static const struct family ANY_FAMILY = {.rule = RULE_FLAG};
+// Of a type that is not in the table, only what its config says counts.
+static const struct family ANY_FAMILY = {.rule = RULE_ALL};
 
 static const struct family *find_family(struct str model_type) {
     for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++)
@@ -214,9 +240,9 @@ static bool read_shape(struct model_config *c, const struct family *family, stru
                     false, &c->ctx_len_max, err))
         return false;
 
-    // A default number of KV heads belongs to the default number of heads: only where it divides.
-    c->n_kv_heads = family->n_kv_heads && c->n_heads % family->n_kv_heads == 0 ? family->n_kv_heads
-                                                                             : c->n_heads;
+    // Absent means the family's default, but null means one KV head for each head.
+    const json_t *given = json_object_get(c->text, "num_key_value_heads");
+    c->n_kv_heads = family->n_kv_heads && !json_is_null(given) ? family->n_kv_heads : c->n_heads;
     if (!read_count(c, KEYS("num_key_value_heads", "num_kv_heads", "n_kv_heads"), HEADS_MAX, true,
                     &c->n_kv_heads, err))
         return false;
@@ -279,6 +305,9 @@ static bool read_layer_types(struct model_config *c, const json_t *types, struct
         {"full_attention", LAYER_FULL},
         {"sliding_attention", LAYER_SLIDING},
         {"linear_attention", LAYER_LINEAR},
+        {"attention", LAYER_FULL},                 // older names and kinds of full attention whose
+        {"deepseek_sparse_attention", LAYER_FULL}, // sparsity the family knows
+        {"indexed_attention", LAYER_FULL},
     };
     if (!json_is_array(types))
         return err_set(err, ERR_FORMAT, CONFIG ": \"layer_types\" must be an array");
@@ -312,15 +341,24 @@ static bool apply_text_pattern(struct model_config *c, struct str pattern, struc
     return true;
 }
 
-static bool imply_layer_types(struct model_config *c, const struct family *family, bool use_window,
-                              struct err *err) {
-    uint32_t cycle = family->cycle, from = 28; // Qwen's default of max_window_layers
+// SmolLM3: no_rope_layers[layer_idx] is 1 where there is rope.
+static bool layer_has_rope(const struct model_config *c, uint32_t layer_idx, uint32_t interval) {
+    const json_t *flags = json_object_get(c->text, "no_rope_layers");
+    if (json_is_array(flags))
+        return json_integer_value(json_array_get(flags, layer_idx)) != 0;
+    return interval == 0 || (layer_idx + 1) % interval != 0;
+}
+
+static bool imply_layer_types(struct model_config *c, const struct family *family, struct err *err) {
+    uint32_t cycle = family->cycle, edge = 28, no_rope_interval = 4; // Qwen's and SmolLM's defaults
     const char *key = present(c->text, KEYS("sliding_window_pattern", "_sliding_window_pattern",
                                             "full_attention_interval", "global_attn_every_n_layers"));
-    if (key && json_is_string(json_object_get(c->text, key)))
-        return apply_text_pattern(c, json_str(json_object_get(c->text, key)), err);
-    if ((key && !json_get_u32(c->text, key, &cycle, CONFIG, err)) ||
-        !json_get_u32(c->text, "max_window_layers", &from, CONFIG, err))
+    bool windowed = c->sliding_window > 0;
+    if (family->rule == RULE_LAST_FULL && key && json_is_string(json_object_get(c->text, key)))
+        return !windowed || apply_text_pattern(c, json_str(json_object_get(c->text, key)), err);
+    if ((cycle && key && !json_get_u32(c->text, key, &cycle, CONFIG, err)) ||
+        !json_get_u32(c->text, "max_window_layers", &edge, CONFIG, err) ||
+        !json_get_u32(c->text, "no_rope_layer_interval", &no_rope_interval, CONFIG, err))
         return false;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         bool sliding = false;
@@ -329,56 +367,64 @@ static bool imply_layer_types(struct model_config *c, const struct family *famil
             break;
         case RULE_ALL:
         case RULE_FLAG:
-            sliding = use_window;
+            sliding = true;
             break;
         case RULE_UPPER:
-            sliding = use_window && i >= from;
+            sliding = i >= edge;
+            break;
+        case RULE_EVEN_LOWER:
+            sliding = i < edge && i % 2 == 0;
+            break;
+        case RULE_NO_ROPE:
+            sliding = !layer_has_rope(c, i, no_rope_interval);
             break;
         case RULE_LAST_FULL:
-            sliding = use_window && cycle && (i + 1) % cycle != 0;
+            sliding = cycle && (i + 1) % cycle != 0;
             break;
         case RULE_FIRST_FULL:
-            sliding = use_window && cycle && i % cycle != 0;
+            sliding = cycle && i % cycle != 0;
             break;
         case RULE_LINEAR:
             if (cycle && (i + 1) % cycle != 0)
                 c->layer_types[i] = LAYER_LINEAR;
             break;
         }
-        if (sliding)
+        if (sliding && windowed)
             c->layer_types[i] = LAYER_SLIDING;
     }
-    // Gemma 4's last layer always sees everything.
-    if (str_starts(c->model_type, STR("gemma4")) && family->rule == RULE_LAST_FULL)
-        c->layer_types[c->n_layers - 1] = LAYER_FULL;
     return true;
 }
 
-static bool read_layers(struct model_config *c, const struct family *family, struct err *err) {
-    c->layer_types = arena_array(&c->arena, enum layer_type, c->n_layers);
-    if (!c->layer_types)
-        return no_memory(err);
+static bool read_window(struct model_config *c, const struct family *family, struct err *err) {
+    bool use = family->rule != RULE_FLAG && family->rule != RULE_UPPER &&
+               family->rule != RULE_EVEN_LOWER && family->rule != RULE_NO_ROPE;
     // Absent means the family's default, but null means no window.
-    const char *key = json_object_get(c->text, "local_attention") ? "local_attention" : "sliding_window";
-    const json_t *given = json_object_get(c->text, key);
-    c->sliding_window = given ? 0 : family->window;
-    if (!json_get_u32(c->text, key, &c->sliding_window, CONFIG, err))
+    const char *key = family->rule == RULE_FIRST_FULL ? "local_attention" : "sliding_window";
+    c->sliding_window = json_object_get(c->text, key) ? 0 : family->window;
+    if (!json_get_bool(c->text, "use_sliding_window", &use, CONFIG, err) ||
+        !json_get_u32(c->text, key, &c->sliding_window, CONFIG, err))
         return false;
     if (c->sliding_window > CTX_MAX)
         return err_set(err, ERR_FORMAT, CONFIG ": \"%s\" is %" PRIu32 ", limit %d", key,
                        c->sliding_window, CTX_MAX);
-    bool use = family->rule != RULE_FLAG && family->rule != RULE_UPPER;
-    if (family == &ANY_FAMILY)
-        use = true;
-    if (!json_get_bool(c->text, "use_sliding_window", &use, CONFIG, err))
+    if (!use)
+        c->sliding_window = 0;
+    return true;
+}
+
+static bool read_layers(struct model_config *c, const struct family *family, struct err *err) {
+    c->layer_types = arena_array(&c->arena, enum layer_type, c->n_layers); // all LAYER_FULL
+    if (!c->layer_types)
+        return no_memory(err);
+    if (!read_window(c, family, err))
         return false;
     const json_t *types = json_object_get(c->text, "layer_types");
-    if (types && !json_is_null(types)) {
-        if (!read_layer_types(c, types, err))
-            return false;
-    } else if (!imply_layer_types(c, family, use && c->sliding_window > 0, err)) {
+    bool given = types && !json_is_null(types);
+    if (!(given ? read_layer_types(c, types, err) : imply_layer_types(c, family, err)))
         return false;
-    }
+    // Gemma 4's last layer always sees everything.
+    if (str_starts(c->model_type, STR("gemma4")))
+        c->layer_types[c->n_layers - 1] = LAYER_FULL;
     bool slides = false;
     for (uint32_t i = 0; i < c->n_layers; i++)
         slides = slides || c->layer_types[i] == LAYER_SLIDING;
@@ -448,7 +494,6 @@ static bool read_factors(struct model_config *c, const json_t *object, const cha
 // What only some kinds have, and what they cannot do without.
 static bool read_rope_kind_fields(struct model_config *c, const json_t *object, struct rope_config *rope,
                                   struct err *err) {
-    const char *factor_key = "factor";
     bool has_factor = present(object, KEYS("factor")) != NULL;
     switch (rope->kind) {
     case ROPE_DEFAULT:
@@ -467,6 +512,8 @@ static bool read_rope_kind_fields(struct model_config *c, const json_t *object, 
             return err_set(err, ERR_FORMAT,
                            CONFIG ": llama3 rope needs \"high_freq_factor\" above \"low_freq_factor\"");
         if (rope->ctx_original == 0)
+            rope->ctx_original = c->ctx_len_max;
+        if (rope->ctx_original == 0)
             return err_set(err, ERR_FORMAT,
                            CONFIG ": llama3 rope needs \"original_max_position_embeddings\"");
         break;
@@ -477,13 +524,15 @@ static bool read_rope_kind_fields(struct model_config *c, const json_t *object, 
             !json_get_f64(object, "mscale_all_dim", &rope->mscale_all_dim, CONFIG, err) ||
             !json_get_bool(object, "truncate", &rope->truncate, CONFIG, err))
             return false;
+        if (rope->mscale < 0 || rope->mscale_all_dim < 0)
+            return err_set(err, ERR_FORMAT, CONFIG ": \"mscale\" must not be negative");
         break;
     case ROPE_LINEAR:
     case ROPE_DYNAMIC:
         break;
     }
     if (!has_factor)
-        return err_set(err, ERR_FORMAT, CONFIG ": this rope type needs \"%s\"", factor_key);
+        return err_set(err, ERR_FORMAT, CONFIG ": this rope type needs \"factor\"");
     return true;
 }
 
@@ -510,6 +559,24 @@ static bool read_rope_object(struct model_config *c, const json_t *object, struc
     return true;
 }
 
+// One object for all layers, or one a layer type.
+static bool apply_rope(struct model_config *c, const json_t *object, const struct rope_config *base,
+                       const struct rope_config *local, struct err *err) {
+    const json_t *full = json_object_get(object, "full_attention"),
+                 *sliding = json_object_get(object, "sliding_attention");
+    c->rope = *base;
+    if (!json_is_object(full) && !json_is_object(sliding)) {
+        if (!read_rope_object(c, object, &c->rope, err))
+            return false;
+        c->rope_sliding = local ? *local : c->rope;
+        return true;
+    }
+    c->rope_sliding = local ? *local : *base;
+    return (!full || json_is_null(full) || read_rope_object(c, full, &c->rope, err)) &&
+           (!sliding || json_is_null(sliding) ||
+            read_rope_object(c, sliding, &c->rope_sliding, err));
+}
+
 static bool read_rope(struct model_config *c, const struct family *family, struct err *err) {
     struct rope_config base = {
         .kind = ROPE_DEFAULT,
@@ -529,34 +596,28 @@ static bool read_rope(struct model_config *c, const struct family *family, struc
     if (base.partial > 1)
         return err_set(err, ERR_FORMAT, CONFIG ": \"%s\" must not exceed 1", partial);
 
-    // Sliding layers with a theta of their own are not scaled either.
     struct rope_config local = base;
     const char *theta_local = present(c->text, KEYS("rope_local_base_freq", "local_rope_theta"));
     if (family->theta_sliding > 0)
         local.theta = family->theta_sliding;
     if (theta_local && !read_positive(c->text, theta_local, &local.theta, err))
         return false;
-    bool has_local = theta_local || family->theta_sliding > 0;
+    const struct rope_config *own = family->sliding_rope || theta_local ? &local : NULL;
 
-    c->rope = c->rope_sliding = base;
-    const char *key = present(c->text, KEYS("rope_parameters", "rope_scaling"));
-    const json_t *object = key ? json_object_get(c->text, key) : NULL;
-    const json_t *full = json_object_get(object, "full_attention"),
-                 *sliding = json_object_get(object, "sliding_attention");
-    if (json_is_object(full) || json_is_object(sliding)) {
-        c->rope_sliding = local;
-        return (!full || read_rope_object(c, full, &c->rope, err)) &&
-               (!sliding || read_rope_object(c, sliding, &c->rope_sliding, err));
-    }
-    if (object && !read_rope_object(c, object, &c->rope, err))
-        return false;
-    c->rope_sliding = has_local ? local : c->rope;
-    // OLMo 3 scales the full layers' rotation only.
-    if (str_eq_c(c->model_type, "olmo3")) {
-        c->rope_sliding = base;
-        c->rope_sliding.theta = c->rope.theta;
-    }
-    return true;
+    // The older rope_scaling counts, if there is anything in it; rope_parameters otherwise.
+    const json_t *object = json_object_get(c->text, "rope_scaling");
+    if (!object || json_is_null(object) || (json_is_object(object) && json_object_size(object) == 0))
+        object = json_object_get(c->text, "rope_parameters");
+    if (object && !json_is_null(object))
+        return apply_rope(c, object, &base, own, err);
+    c->rope = base;
+    c->rope_sliding = own ? local : base;
+    if (!family->rope)
+        return true;
+    json_t *implied = json_parse(str_from(family->rope), CONFIG, err);
+    bool ok = implied && apply_rope(c, implied, &base, own, err);
+    json_decref(implied);
+    return ok;
 }
 
 // ---- Tokens -------------------------------------------------------------------------------------
@@ -564,7 +625,6 @@ static bool read_rope(struct model_config *c, const struct family *family, struc
 static bool read_token(const json_t *object, const char *key, int32_t *out, const char *what,
                        struct err *err) {
     int64_t id = *out;
-    // A list of BOS tokens does not exist in practice; the id is its only or first entry.
     if (!json_get_i64(object, key, &id, what, err))
         return false;
     if (id > INT32_MAX)
