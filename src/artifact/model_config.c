@@ -676,6 +676,20 @@ static bool read_generation(struct model_config *c, const json_t *object, struct
         !read_token(object, "bos_token_id", &c->bos, GENERATION, err) ||
         !read_token(object, "pad_token_id", &c->pad, GENERATION, err))
         return false;
+    const struct {
+        const char *key;
+        float value, min, max;
+    } ranges[] = {
+        {"temperature", g->temperature, 0, 100},
+        {"top_p", g->top_p, 0, 1},
+        {"min_p", g->min_p, 0, 1},
+        {"repetition_penalty", g->repetition_penalty, 1e-3f, 1e3f},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (present(object, KEYS(ranges[i].key)) &&
+            !(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
+            return err_set(err, ERR_FORMAT, GENERATION ": \"%s\" must be from %g to %g", ranges[i].key,
+                           (double)ranges[i].min, (double)ranges[i].max);
     g->top_k = (int32_t)(top_k < 0 ? -1 : top_k > INT32_MAX ? INT32_MAX : top_k);
     g->max_new_tokens = (int32_t)(max_new_tokens < 0           ? -1
                                   : max_new_tokens > INT32_MAX ? INT32_MAX
