@@ -1,6 +1,568 @@
+#include <immintrin.h>
+#include <string.h>
+
 #include "backend/cpu/linear_kernels.h"
+#include "base/half.h"
+
+#define ALWAYS static inline __attribute__((always_inline))
+
+// ---- Rounding -----------------------------------------------------------------------------------
+// Eight values as int32, by the rules of the scalar form.
+ALWAYS __m256i round8(const float *x, __m256 to_int) {
+    __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x), to_int);
+    return _mm256_cvtps_epi32(_mm256_max_ps(v, _mm256_set1_ps(-127.0f))); // a NaN gives -127
+}
+
+ALWAYS int32_t sum_epi32(__m256i v) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
+    return _mm_cvtsi128_si32(s);
+}
+
+static void quantize(const float *x, uint32_t n, uint32_t group, bool nibbles, int8_t *q, float *scales,
+                     float *sums, int32_t *isums) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+    const __m128i order = nibbles ? _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
+                                  : _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (uint32_t g = 0; g < n / group; g++, x += group, q += group) {
+        __m256i top8 = _mm256_setzero_si256();
+        for (uint32_t i = 0; i < group; i += 8)
+            top8 = _mm256_max_epi32(
+                top8, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(x + i)), magnitude));
+        __m128i top = _mm_max_epi32(_mm256_castsi256_si128(top8), _mm256_extracti128_si256(top8, 1));
+        top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4E));
+        top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0xB1));
+        float absmax = f32_from_bits((uint32_t)_mm_cvtsi128_si32(top));
+        bool zero = absmax < 0x1p-100f;
+        __m256 to_int = _mm256_set1_ps(zero ? 0.0f : 127.0f / absmax);
+        __m256i sum8 = _mm256_setzero_si256();
+        for (uint32_t i = 0; i < group; i += 16) {
+            __m256i a = round8(x + i, to_int), b = round8(x + i + 8, to_int);
+            sum8 = _mm256_add_epi32(sum8, _mm256_add_epi32(a, b));
+            __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
+            __m128i bytes =
+                _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+            _mm_storeu_si128((__m128i *)(q + i), _mm_shuffle_epi8(bytes, order));
+        }
+        int32_t sum = sum_epi32(sum8);
+        scales[g] = zero ? 0.0f : absmax * (1.0f / 127.0f);
+        sums[g] = scales[g] * (float)sum;
+        isums[g] = sum;
+    }
+}
+
+// ---- Unpacking ----------------------------------------------------------------------------------
+// Codes of any width in their natural order, 16 at a time: a byte shuffle brings the two bytes that hold
+// a code into a 16-bit lane, a multiplication shifts the code to the lane's top.
+struct unpacker {
+    __m128i bytes[2]; // of codes 0..7 and 8..15
+    __m128i shift;
+    int down;
+    uint32_t bits;
+};
+
+static struct unpacker unpacker_init(uint32_t bits) {
+    uint8_t bytes[2][16];
+    uint16_t shift[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t bit = i * bits, byte = bit / 8;
+        // The second byte is not wanted where the code ends in the first; then it may lie past the row.
+        uint32_t next = bit % 8 + bits > 8 ? byte + 1 : byte;
+        for (uint32_t half = 0; half < 2; half++) {
+            bytes[half][2 * i] = (uint8_t)(byte + half * bits);
+            bytes[half][2 * i + 1] = (uint8_t)(next + half * bits);
+        }
+        shift[i] = (uint16_t)(1u << (16 - bits - bit % 8));
+    }
+    struct unpacker u = {.down = (int)(16 - bits), .bits = bits};
+    u.bytes[0] = _mm_loadu_si128((const __m128i *)bytes[0]);
+    u.bytes[1] = _mm_loadu_si128((const __m128i *)bytes[1]);
+    u.shift = _mm_loadu_si128((const __m128i *)shift);
+    return u;
+}
+
+ALWAYS __m128i unpack16(const struct unpacker *u, __m128i data) {
+    __m128i low = _mm_mullo_epi16(_mm_shuffle_epi8(data, u->bytes[0]), u->shift);
+    __m128i high = _mm_mullo_epi16(_mm_shuffle_epi8(data, u->bytes[1]), u->shift);
+    __m128i down = _mm_cvtsi32_si128(u->down);
+    return _mm_packus_epi16(_mm_srl_epi16(low, down), _mm_srl_epi16(high, down));
+}
+
+// n is a multiple of 16. `src` may end with the last code.
+static void unpack_codes(const struct unpacker *u, const uint8_t *src, uint32_t n, uint8_t *codes) {
+    uint32_t bytes16 = 2 * u->bits, i = 0; // of 16 codes
+    for (; i + 16 <= n && (n - i) / 16 * bytes16 >= 16; i += 16, src += bytes16)
+        _mm_storeu_si128((__m128i *)(codes + i), unpack16(u, _mm_loadu_si128((const __m128i *)src)));
+    for (; i < n; i += 16, src += bytes16) {
+        uint8_t last[16] = {0};
+        memcpy(last, src, bytes16);
+        _mm_storeu_si128((__m128i *)(codes + i), unpack16(u, _mm_loadu_si128((const __m128i *)last)));
+    }
+}
+
+// ---- Panels -------------------------------------------------------------------------------------
+ALWAYS __m256i load_halves(const uint8_t *low, const uint8_t *high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)low)),
+                                   _mm_loadu_si128((const __m128i *)high), 1);
+}
+
+// Sixteen bytes of each of eight rows: to[i] = their 32-bit piece i, row after row.
+ALWAYS void transpose(const uint8_t *const rows[8], size_t at, __m256i to[4]) {
+    __m256i r0 = load_halves(rows[0] + at, rows[4] + at), r1 = load_halves(rows[1] + at, rows[5] + at);
+    __m256i r2 = load_halves(rows[2] + at, rows[6] + at), r3 = load_halves(rows[3] + at, rows[7] + at);
+    __m256i a = _mm256_unpacklo_epi32(r0, r1), b = _mm256_unpackhi_epi32(r0, r1);
+    __m256i c = _mm256_unpacklo_epi32(r2, r3), d = _mm256_unpackhi_epi32(r2, r3);
+    to[0] = _mm256_unpacklo_epi64(a, c);
+    to[1] = _mm256_unpackhi_epi64(a, c);
+    to[2] = _mm256_unpacklo_epi64(b, d);
+    to[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+// Pieces of 16 bytes, each 32 codes.
+ALWAYS void pack_nibbles(const uint8_t *const rows[8], uint32_t n_k, ptrdiff_t ahead, uint8_t *codes, bool f4) {
+    const __m256i low = _mm256_set1_epi8(15);
+    const __m256i f4_codes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)F4_CODES));
+    for (uint32_t at = 0; at < n_k / 2; at += 16, codes += 512) {
+        if (at % 64 == 0)
+            for (int r = 0; r < 8; r++)
+                _mm_prefetch((const char *)rows[r] + at + ahead, _MM_HINT_T0);
+        __m256i words[4];
+        transpose(rows, at, words);
+        for (int i = 0; i < 4; i++) {
+            __m256i even = _mm256_and_si256(words[i], low);
+            __m256i odd = _mm256_and_si256(_mm256_srli_epi16(words[i], 4), low);
+            if (f4) {
+                even = _mm256_shuffle_epi8(f4_codes, even);
+                odd = _mm256_shuffle_epi8(f4_codes, odd);
+            }
+            _mm256_store_si256((__m256i *)(codes + 128 * i), even);
+            _mm256_store_si256((__m256i *)(codes + 128 * i + 64), odd);
+        }
+    }
+}
+
+// Pieces of 16 bytes, each 16 codes.
+ALWAYS void pack_bytes(const uint8_t *const rows[8], uint32_t n_k, ptrdiff_t ahead, uint8_t *codes, bool prefetch) {
+    for (uint32_t at = 0; at < n_k; at += 16, codes += 256) {
+        if (prefetch && at % 64 == 0)
+            for (int r = 0; r < 8; r++)
+                _mm_prefetch((const char *)rows[r] + at + ahead, _MM_HINT_T0);
+        __m256i words[4];
+        transpose(rows, at, words);
+        for (int i = 0; i < 4; i++)
+            _mm256_store_si256((__m256i *)(codes + 64 * i), words[i]);
+    }
+}
+
+static void pack_codes(const struct weight *w, uint32_t out, uint32_t k, uint32_t n_k, ptrdiff_t ahead,
+                       uint8_t *codes) {
+    if (w->nibbles && n_k % 32 != 0) { // NVFP4's odd number of groups
+        linear_pack_codes_ref(w, out, k, n_k, ahead, codes);
+        return;
+    }
+    for (uint32_t half = 0; half < 2; half++) {
+        const uint8_t *rows[8];
+        for (uint32_t r = 0; r < 8; r++) {
+            uint32_t row = out + half * 8 + r;
+            row = row < w->desc.n_out ? row : w->desc.n_out - 1;
+            rows[r] = (const uint8_t *)w->desc.data + row * w->row_bytes + (size_t)k * w->bits / 8;
+        }
+        uint8_t *to = codes + 32 * half;
+        if (w->bits == 8) {
+            pack_bytes(rows, n_k, ahead, to, true);
+        } else if (w->nibbles) {
+            if (w->code_zero)
+                pack_nibbles(rows, n_k, ahead, to, true);
+            else
+                pack_nibbles(rows, n_k, ahead, to, false);
+        } else {
+            enum { PIECE = 256 };
+            _Alignas(32) uint8_t plain[8][PIECE];
+            const uint8_t *plain_rows[8];
+            struct unpacker u = unpacker_init(w->bits);
+            for (uint32_t from = 0, n; from < n_k; from += n) {
+                n = n_k - from < PIECE ? n_k - from : PIECE;
+                for (uint32_t r = 0; r < 8; r++) {
+                    const uint8_t *src = rows[r] + (size_t)from * w->bits / 8;
+                    for (uint32_t b = 0; b < n * w->bits / 8; b += 64)
+                        _mm_prefetch((const char *)src + b + ahead, _MM_HINT_T0);
+                    unpack_codes(&u, src, n, plain[r]);
+                    plain_rows[r] = plain[r];
+                }
+                pack_bytes(plain_rows, n, 0, to + (size_t)from * PANEL_OUTS, false);
+            }
+        }
+    }
+}
+
+// Eight groups' 16-bit scales of eight rows: to[g] = group g, row after row.
+ALWAYS void transpose_halves(const uint16_t *const rows[8], uint32_t at, __m128i to[8]) {
+    __m128i r[8], a[8], b[8];
+    for (int i = 0; i < 8; i++)
+        r[i] = _mm_loadu_si128((const __m128i *)(rows[i] + at));
+    for (int i = 0; i < 4; i++) {
+        a[2 * i] = _mm_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+        a[2 * i + 1] = _mm_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        b[4 * i] = _mm_unpacklo_epi32(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 1] = _mm_unpackhi_epi32(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 2] = _mm_unpacklo_epi32(a[4 * i + 1], a[4 * i + 3]);
+        b[4 * i + 3] = _mm_unpackhi_epi32(a[4 * i + 1], a[4 * i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        to[2 * i] = _mm_unpacklo_epi64(b[i], b[i + 4]);
+        to[2 * i + 1] = _mm_unpackhi_epi64(b[i], b[i + 4]);
+    }
+}
+
+ALWAYS __m256 half_to_f32(__m128i h, bool is_bf16) {
+    if (is_bf16)
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    return _mm256_cvtph_ps(h);
+}
+
+ALWAYS void pack_halves(const struct weight *w, const uint16_t *data, uint32_t out, uint32_t group,
+                        uint32_t n_groups, bool is_bf16, float *to) {
+    for (uint32_t half = 0; half < 2; half++, to += 8) {
+        const uint16_t *rows[8];
+        for (uint32_t r = 0; r < 8; r++) {
+            uint32_t row = out + half * 8 + r;
+            row = row < w->desc.n_out ? row : w->desc.n_out - 1;
+            rows[r] = data + (size_t)row * w->n_groups + group;
+        }
+        uint32_t g = 0;
+        for (; g + 8 <= n_groups; g += 8) {
+            __m128i columns[8];
+            transpose_halves(rows, g, columns);
+            for (uint32_t i = 0; i < 8; i++)
+                _mm256_store_ps(to + (g + i) * PANEL_OUTS, half_to_f32(columns[i], is_bf16));
+        }
+        for (; g < n_groups; g++) {
+            uint16_t column[8];
+            for (uint32_t r = 0; r < 8; r++)
+                column[r] = rows[r][g];
+            _mm256_store_ps(to + g * PANEL_OUTS, half_to_f32(_mm_loadu_si128((const __m128i *)column), is_bf16));
+        }
+    }
+}
+
+static void pack_scales(const struct weight *w, uint32_t out, uint32_t group, uint32_t n_groups, float *scales,
+                        float *biases) {
+    if (w->desc.format != WEIGHT_AFFINE || w->desc.scale_dtype == DTYPE_F32) {
+        linear_pack_scales_ref(w, out, group, n_groups, scales, biases);
+    } else if (w->desc.scale_dtype == DTYPE_BF16) {
+        pack_halves(w, w->desc.scales, out, group, n_groups, true, scales);
+        pack_halves(w, w->desc.biases, out, group, n_groups, true, biases);
+    } else {
+        pack_halves(w, w->desc.scales, out, group, n_groups, false, scales);
+        pack_halves(w, w->desc.biases, out, group, n_groups, false, biases);
+    }
+}
+
+// ---- Int products -------------------------------------------------------------------------------
+// R rows of x by the 16 outputs of a panel. Codes up to 63 are multiplied as they are; vpmaddubsw's
+// 16-bit sums hold `flush` products of pairs before they must be widened (2 * code_max * 127 * flush
+// < 2^15). 8-bit codes become q - 128, of which vpmaddubsw takes the magnitude and x the sign
+// (2 * 128 * 127 < 2^15), and 128 * sum(x_q) is added.
+struct int_tile {
+    const int8_t *q[4];
+    const float *scales[4], *sums[4];
+    const int32_t *isums[4];
+    float *acc[4];
+};
+
+ALWAYS void int_rows(const struct int_panels *p, const uint8_t *codes, const float *scales, const float *biases,
+                     const struct int_tile *t, const int R, const uint32_t flush, const bool bytes) {
+    const __m256i ones = _mm256_set1_epi16(1), sign_bit = _mm256_set1_epi8((char)0x80);
+    uint32_t n_groups = p->n_k / p->group, steps = p->group / 4;
+    int32_t code_zero = bytes ? -128 : p->code_zero;
+    const int8_t *q[4];
+    for (int r = 0; r < R; r++)
+        q[r] = t->q[r];
+    for (uint32_t g = 0; g < n_groups; g++) {
+        __m256i dot[4][2];
+        for (int r = 0; r < R; r++)
+            dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+        if (bytes) {
+            for (uint32_t s = 0; s < steps; s++, codes += 64) {
+                __m256i w0 = _mm256_xor_si256(_mm256_load_si256((const __m256i *)codes), sign_bit);
+                __m256i w1 = _mm256_xor_si256(_mm256_load_si256((const __m256i *)(codes + 32)), sign_bit);
+                __m256i m0 = _mm256_abs_epi8(w0), m1 = _mm256_abs_epi8(w1);
+                for (int r = 0; r < R; r++) {
+                    int32_t four;
+                    memcpy(&four, q[r] + 4 * s, sizeof four);
+                    __m256i x = _mm256_set1_epi32(four);
+                    __m256i p0 = _mm256_maddubs_epi16(m0, _mm256_sign_epi8(x, w0));
+                    __m256i p1 = _mm256_maddubs_epi16(m1, _mm256_sign_epi8(x, w1));
+                    dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(p0, ones));
+                    dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(p1, ones));
+                }
+            }
+        } else {
+            for (uint32_t s = 0; s < steps; s += flush) {
+                __m256i sum[4][2];
+                for (uint32_t f = 0; f < flush; f++, codes += 64) {
+                    __m256i w0 = _mm256_load_si256((const __m256i *)codes);
+                    __m256i w1 = _mm256_load_si256((const __m256i *)(codes + 32));
+                    for (int r = 0; r < R; r++) {
+                        int32_t four;
+                        memcpy(&four, q[r] + 4 * (s + f), sizeof four);
+                        __m256i x = _mm256_set1_epi32(four);
+                        __m256i p0 = _mm256_maddubs_epi16(w0, x), p1 = _mm256_maddubs_epi16(w1, x);
+                        sum[r][0] = f ? _mm256_add_epi16(sum[r][0], p0) : p0;
+                        sum[r][1] = f ? _mm256_add_epi16(sum[r][1], p1) : p1;
+                    }
+                }
+                for (int r = 0; r < R; r++) {
+                    dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(sum[r][0], ones));
+                    dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(sum[r][1], ones));
+                }
+            }
+        }
+        for (int r = 0; r < R; r++) {
+            q[r] += p->group;
+            __m256 scale = _mm256_broadcast_ss(t->scales[r] + g), sum = _mm256_broadcast_ss(t->sums[r] + g);
+            __m256i zero = _mm256_set1_epi32(code_zero * t->isums[r][g]);
+            for (int h = 0; h < 2; h++) {
+                if (bytes || !biases)
+                    dot[r][h] = _mm256_sub_epi32(dot[r][h], zero);
+                __m256 a = _mm256_loadu_ps(t->acc[r] + 8 * h);
+                a = _mm256_fmadd_ps(_mm256_mul_ps(scale, _mm256_load_ps(scales + 8 * h)),
+                                    _mm256_cvtepi32_ps(dot[r][h]), a);
+                if (biases)
+                    a = _mm256_fmadd_ps(_mm256_load_ps(biases + 8 * h), sum, a);
+                _mm256_storeu_ps(t->acc[r] + 8 * h, a);
+            }
+        }
+        scales += PANEL_OUTS;
+        if (biases)
+            biases += PANEL_OUTS;
+    }
+}
+
+// The loop over rows of a panel, for one kind of code.
+#define INT_PANEL(name, flush, bytes, has_bias)                                                          \
+    static void name(const struct int_panels *p, const uint8_t *codes, const float *scales,              \
+                     const float *biases, const struct int_rows *x, float *acc, size_t acc_stride) {     \
+        biases = (has_bias) ? biases : NULL;                                                             \
+        for (uint32_t r = 0; r < x->n; r += 4) {                                                         \
+            struct int_tile t;                                                                           \
+            uint32_t n = x->n - r < 4 ? x->n - r : 4;                                                    \
+            for (uint32_t i = 0; i < n; i++) {                                                           \
+                size_t row = row_at(x->idx, r + i);                                                      \
+                t.q[i] = x->q + row * x->q_stride;                                                       \
+                t.scales[i] = x->scales + row * x->group_stride;                                         \
+                t.sums[i] = x->sums + row * x->group_stride;                                             \
+                t.isums[i] = x->isums + row * x->group_stride;                                           \
+                t.acc[i] = acc + (r + i) * acc_stride;                                                   \
+            }                                                                                            \
+            if (n == 4)                                                                                  \
+                int_rows(p, codes, scales, biases, &t, 4, flush, bytes);                                 \
+            else if (n == 3)                                                                             \
+                int_rows(p, codes, scales, biases, &t, 3, flush, bytes);                                 \
+            else if (n == 2)                                                                             \
+                int_rows(p, codes, scales, biases, &t, 2, flush, bytes);                                 \
+            else                                                                                         \
+                int_rows(p, codes, scales, biases, &t, 1, flush, bytes);                                 \
+        }                                                                                                \
+    }
+INT_PANEL(panel_4bit, 8, false, true)
+INT_PANEL(panel_5bit, 4, false, true)
+INT_PANEL(panel_6bit, 2, false, true)
+INT_PANEL(panel_8bit, 1, true, true)
+INT_PANEL(panel_f4, 4, false, false)
+
+static void int_panels(const struct int_panels *p, const struct int_rows *x, float *acc, size_t acc_stride) {
+    uint32_t n_groups = p->n_k / p->group;
+    for (uint32_t i = 0; i < p->n_panels; i++) {
+        const uint8_t *codes = p->codes + (size_t)i * p->n_k * PANEL_OUTS;
+        const float *scales = p->scales + (size_t)i * n_groups * PANEL_OUTS;
+        const float *biases = p->biases ? p->biases + (size_t)i * n_groups * PANEL_OUTS : NULL;
+        (p->code_zero        ? panel_f4
+         : p->code_max <= 15 ? panel_4bit
+         : p->code_max <= 31 ? panel_5bit
+         : p->code_max <= 63 ? panel_6bit
+                             : panel_8bit)(p, codes, scales, biases, x, acc + i * PANEL_OUTS, acc_stride);
+    }
+}
+
+// ---- Float --------------------------------------------------------------------------------------
+ALWAYS __m256 load_dense(enum weight_format format, const char *row, size_t i) {
+    if (format == WEIGHT_F32)
+        return _mm256_loadu_ps((const float *)(const void *)row + i);
+    return half_to_f32(_mm_loadu_si128((const __m128i *)(row + 2 * i)), format == WEIGHT_BF16);
+}
+
+static void dequantize(const struct weight *w, uint32_t row, uint32_t k, uint32_t n, float *out) {
+    const char *data = (const char *)w->desc.data + row * w->row_bytes;
+    uint32_t i = 0;
+    switch (w->desc.format) {
+    case WEIGHT_F32:
+        memcpy(out, data + 4 * (size_t)k, n * sizeof *out);
+        return;
+    case WEIGHT_BF16:
+        for (; i + 8 <= n; i += 8)
+            _mm256_storeu_ps(out + i, load_dense(WEIGHT_BF16, data, k + i));
+        break;
+    case WEIGHT_F16:
+        for (; i + 8 <= n; i += 8)
+            _mm256_storeu_ps(out + i, load_dense(WEIGHT_F16, data, k + i));
+        break;
+    case WEIGHT_AFFINE: {
+        struct unpacker u = unpacker_init(w->bits);
+        for (; i < n && n - i >= 32; i += 32) { // every group begins at a multiple of 32
+            _Alignas(32) uint8_t codes[32];
+            const uint8_t *src = (const uint8_t *)data + (size_t)(k + i) * w->bits / 8;
+            if (w->bits == 8)
+                memcpy(codes, src, sizeof codes);
+            else
+                unpack_codes(&u, src, sizeof codes, codes);
+            uint32_t group = (k + i) / w->group;
+            __m256 scale = _mm256_set1_ps(linear_scale_ref(w, row, group));
+            __m256 bias = _mm256_set1_ps(linear_bias_ref(w, row, group));
+            for (uint32_t j = 0; j < 32; j += 8) {
+                __m256 v = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + j))));
+                _mm256_storeu_ps(out + i + j, _mm256_add_ps(_mm256_mul_ps(scale, v), bias));
+            }
+        }
+        break;
+    }
+    case WEIGHT_MXFP4:
+    case WEIGHT_MXFP8:
+    case WEIGHT_NVFP4:
+        break;
+    }
+    if (i < n)
+        linear_dequantize_ref(w, row, k + i, n - i, out + i);
+}
+
+ALWAYS float lanes_sum8(__m256 low, __m256 high) {
+    __m256 s8 = _mm256_add_ps(low, high);
+    __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    s4 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s4, _mm_movehdup_ps(s4)));
+}
+
+ALWAYS __m256i tail_mask(uint32_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+// A block's tile: R rows by O outputs, the half of the lanes that begins at `half` (0 or 8), which leaves
+// registers for 4 by 3 sums.
+ALWAYS void float_tile(const float *const x[4], const float *w, size_t w_stride, uint32_t n_k, uint32_t half,
+                       float *lanes, size_t row_lanes, const int R, const int O) {
+    __m256 acc[4][3];
+    for (int r = 0; r < R; r++)
+        for (int o = 0; o < O; o++)
+            acc[r][o] = _mm256_loadu_ps(lanes + (size_t)r * row_lanes + o * FLOAT_LANES + half);
+    uint32_t i = half;
+    for (; i + 8 <= n_k; i += 16) {
+        __m256 weights[3];
+        for (int o = 0; o < O; o++)
+            weights[o] = _mm256_loadu_ps(w + o * w_stride + i);
+        for (int r = 0; r < R; r++) {
+            __m256 v = _mm256_loadu_ps(x[r] + i);
+            for (int o = 0; o < O; o++)
+                acc[r][o] = _mm256_fmadd_ps(v, weights[o], acc[r][o]);
+        }
+    }
+    if (i - half < n_k) { // padded, also where nothing but padding is left for this half
+        __m256i mask = tail_mask(n_k > i ? n_k - i : 0);
+        for (int r = 0; r < R; r++) {
+            __m256 v = _mm256_maskload_ps(x[r] + i, mask);
+            for (int o = 0; o < O; o++)
+                acc[r][o] = _mm256_fmadd_ps(v, _mm256_loadu_ps(w + o * w_stride + i), acc[r][o]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int o = 0; o < O; o++)
+            _mm256_storeu_ps(lanes + (size_t)r * row_lanes + o * FLOAT_LANES + half, acc[r][o]);
+}
+
+static void float_block(const float *w, size_t w_stride, uint32_t n_outs, const struct float_rows *x,
+                        uint32_t n_k, float *lanes) {
+    size_t row_lanes = (size_t)n_outs * FLOAT_LANES;
+    for (uint32_t r = 0; r < x->n; r += 4) {
+        const float *rows[4];
+        uint32_t n = x->n - r < 4 ? x->n - r : 4;
+        for (uint32_t i = 0; i < n; i++)
+            rows[i] = x->x + row_at(x->idx, r + i) * x->stride;
+        for (uint32_t o = 0; o < n_outs; o += 3) {
+            uint32_t m = n_outs - o < 3 ? n_outs - o : 3;
+            float *to = lanes + r * row_lanes + o * FLOAT_LANES;
+            const float *from = w + o * w_stride;
+            for (uint32_t half = 0; half < 16; half += 8) {
+                if (n == 4 && m == 3)
+                    float_tile(rows, from, w_stride, n_k, half, to, row_lanes, 4, 3);
+                else
+                    for (uint32_t i = 0; i < n; i++)
+                        for (uint32_t j = 0; j < m; j++)
+                            float_tile(rows + i, from + j * w_stride, w_stride, n_k, half,
+                                       to + i * row_lanes + j * FLOAT_LANES, row_lanes, 1, 1);
+            }
+        }
+    }
+}
+
+ALWAYS void dense_rows(enum weight_format format, const char *w, size_t stride, const float *x, uint32_t n,
+                       float *out, const int O) {
+    size_t bytes = format == WEIGHT_F32 ? 4 : 2;
+    __m256 acc[4][2];
+    for (int o = 0; o < O; o++)
+        acc[o][0] = acc[o][1] = _mm256_setzero_ps();
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256 x0 = _mm256_loadu_ps(x + i), x1 = _mm256_loadu_ps(x + i + 8);
+        for (int o = 0; o < O; o++) {
+            const char *row = w + o * stride;
+            _mm_prefetch(row + i * bytes + 1024, _MM_HINT_T0);
+            acc[o][0] = _mm256_fmadd_ps(x0, load_dense(format, row, i), acc[o][0]);
+            acc[o][1] = _mm256_fmadd_ps(x1, load_dense(format, row, i + 8), acc[o][1]);
+        }
+    }
+    if (i < n) {
+        float x_last[16] = {0};
+        memcpy(x_last, x + i, (n - i) * sizeof *x);
+        __m256 x0 = _mm256_loadu_ps(x_last), x1 = _mm256_loadu_ps(x_last + 8);
+        for (int o = 0; o < O; o++) {
+            char last[64] = {0};
+            memcpy(last, w + o * stride + i * bytes, (n - i) * bytes);
+            acc[o][0] = _mm256_fmadd_ps(x0, load_dense(format, last, 0), acc[o][0]);
+            acc[o][1] = _mm256_fmadd_ps(x1, load_dense(format, last, 8), acc[o][1]);
+        }
+    }
+    for (int o = 0; o < O; o++)
+        out[o] = lanes_sum8(acc[o][0], acc[o][1]);
+}
+
+ALWAYS void dense_outs(enum weight_format format, const char *w, size_t stride, uint32_t n_outs, const float *x,
+                       uint32_t n, float *out) {
+    uint32_t o = 0;
+    for (; o + 4 <= n_outs; o += 4)
+        dense_rows(format, w + o * stride, stride, x, n, out + o, 4);
+    for (; o < n_outs; o++)
+        dense_rows(format, w + o * stride, stride, x, n, out + o, 1);
+}
+
+static void dense_dot(enum weight_format format, const void *w, size_t stride, uint32_t n_outs, const float *x,
+                      uint32_t n, float *out) {
+    if (format == WEIGHT_BF16)
+        dense_outs(WEIGHT_BF16, w, stride, n_outs, x, n, out);
+    else if (format == WEIGHT_F16)
+        dense_outs(WEIGHT_F16, w, stride, n_outs, x, n, out);
+    else
+        dense_outs(WEIGHT_F32, w, stride, n_outs, x, n, out);
+}
 
 void linear_kernels_use_avx2(struct linear_kernels *kernels, const struct cpu_features *features) {
-    (void)kernels;
     (void)features;
+    kernels->quantize = quantize;
+    kernels->pack_codes = pack_codes;
+    kernels->pack_scales = pack_scales;
+    kernels->int_panels = int_panels;
+    kernels->dequantize = dequantize;
+    kernels->float_block = float_block;
+    kernels->dense_dot = dense_dot;
 }
