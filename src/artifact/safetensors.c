@@ -207,19 +207,13 @@ static bool read_file(struct safetensors *file, struct bytes head, uint64_t file
                        " follow: the file is truncated; download it again",
                        what, n_header, file_bytes - 8);
     struct str text = reader_str(&in, (size_t)n_header);
-    json_error_t where;
-    json_t *root = json_loadb(text.n ? text.data : "", text.n, JSON_REJECT_DUPLICATES, &where);
-    bool ok;
-    if (!root)
-        ok = err_set(err, ERR_FORMAT, "%s: the header is not valid JSON: column %d: %s", what,
-                     where.column, where.text);
-    else if (!json_is_object(root))
+    json_t *root = json_parse_unique(text, what, err);
+    bool ok = root != NULL;
+    if (ok && !json_is_object(root))
         ok = err_set(err, ERR_FORMAT, "%s: the header must be a JSON object", what);
-    else
-        ok = read_tensors(file,
-                          &(struct header){what, file_bytes - 8 - n_header,
-                                           with_data ? head.data + 8 + n_header : NULL},
-                          root, err);
+    struct header header = {what, file_bytes - 8 - n_header,
+                            with_data ? head.data + 8 + n_header : NULL};
+    ok = ok && read_tensors(file, &header, root, err);
     json_decref(root);
     return ok;
 }

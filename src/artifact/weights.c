@@ -195,7 +195,7 @@ static bool open_index(struct weights *weights, const char *folder, const char *
     json_t *root = NULL, *seen = json_object();
     bool ok = seen ? file_read(path, INDEX_BYTES_MAX, &text, err) : no_memory(folder, err);
     if (ok) {
-        root = json_parse(strbuf_str(&text), path, err);
+        root = json_parse_unique(strbuf_str(&text), path, err);
         ok = root != NULL;
     }
     strbuf_deinit(&text);

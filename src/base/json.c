@@ -1,18 +1,54 @@
 #include "base/json.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/utf8.h"
 
-json_t *json_parse(struct str text, const char *what, struct err *err) {
+// jansson 2.14 reports a failed allocation as a mistake in the text, and in one place (its lexer's growing
+// buffer) drops a character and goes on. So allocations are watched from here; whatever allocator the
+// program has set is kept underneath.
+static json_malloc_t json_malloc;
+static _Thread_local bool alloc_failed;
+
+static void *watched_malloc(size_t n) {
+    void *p = json_malloc(n);
+    if (!p)
+        alloc_failed = true;
+    return p;
+}
+
+static void watch_allocations(void) {
+    json_free_t json_free;
+    json_get_alloc_funcs(&json_malloc, &json_free);
+    json_set_alloc_funcs(watched_malloc, json_free);
+}
+
+static json_t *parse(struct str text, size_t flags, const char *what, struct err *err) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_allocations);
+    alloc_failed = false;
     json_error_t where;
     json_t *value = json_loadb(text.data ? text.data : "", text.n,
-                               JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+                               flags | JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    if (alloc_failed) {
+        json_decref(value);
+        err_set(err, ERR_NOMEM, "%s: out of memory", what);
+        return NULL;
+    }
     if (!value)
         err_set(err, ERR_FORMAT, "%s: not valid JSON: line %d column %d: %s", what, where.line,
                 where.column, where.text);
     return value;
+}
+
+json_t *json_parse(struct str text, const char *what, struct err *err) {
+    return parse(text, 0, what, err);
+}
+
+json_t *json_parse_unique(struct str text, const char *what, struct err *err) {
+    return parse(text, JSON_REJECT_DUPLICATES, what, err);
 }
 
 static bool wrong(struct err *err, const char *what, const char *key, const char *expected) {

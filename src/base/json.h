@@ -8,8 +8,11 @@
 #include "base/err.h"
 
 // Parse one JSON text (any value at the top) of untrusted bytes. Nesting is bounded by jansson.
-// NULL with ERR_FORMAT: "<what>: line L column C: ...".
+// Of equal keys in an object the last counts. NULL with ERR_FORMAT: "<what>: not valid JSON: line L
+// column C: ...", ERR_NOMEM.
 json_t *json_parse(struct str text, const char *what, struct err *err);
+// The same, but equal keys are ERR_FORMAT.
+json_t *json_parse_unique(struct str text, const char *what, struct err *err);
 
 // Members of `object`; absent or null leaves *out alone and returns true, so callers put the default
 // there first. A wrong type or range is ERR_FORMAT naming "<what>: \"key\" ...".
