@@ -1,5 +1,8 @@
-#include "backend/cpu/cpu_kernels.h"
+#include "backend/cpu/simd_avx512.h"
+// The vocabulary comes first.
+#include "backend/cpu/kernels_simd.h"
 
 void cpu_kernels_use_avx512(struct cpu_kernels *kernels, const struct cpu_features *features) {
+    cpu_kernels_use_simd(kernels);
     linear_kernels_use_avx512(&kernels->linear, features);
 }

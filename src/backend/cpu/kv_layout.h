@@ -23,7 +23,11 @@
 
 #include "backend/backend.h"
 
-enum { KV_GROUP = 64 };
+enum {
+    KV_GROUP = 64,
+    KV_DIM_MAX = 1024, // widest head that kernels take
+    KV_SLACK = 64,     // bytes behind the last block that kernels may read
+};
 
 struct kv_layout {
     enum kv_kind kind;

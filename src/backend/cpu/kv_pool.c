@@ -8,7 +8,6 @@
 
 struct kv_pool *cpu_kv_create(struct backend *be, const struct kv_layer_desc *layers, uint32_t n_layers,
                               const uint32_t *n_pages, uint32_t n_groups, struct err *err) {
-    size_t total_bytes = 0;
     struct kv_pool *pool = calloc(1, sizeof *pool);
     if (!pool)
         goto nomem;
@@ -25,6 +24,11 @@ struct kv_pool *cpu_kv_create(struct backend *be, const struct kv_layer_desc *la
                     desc->k_dim);
             goto fail;
         }
+        if (desc->k_dim > KV_DIM_MAX || desc->v_dim > KV_DIM_MAX) {
+            err_set(err, ERR_UNSUPPORTED, "layer %u has heads of %u dimensions, the limit is %d", i,
+                    max_u32(desc->k_dim, desc->v_dim), KV_DIM_MAX);
+            goto fail;
+        }
         layer->layout = kv_layout_make(desc->kind, desc->k_dim, desc->v_dim, desc->v_in_k);
         layer->group = desc->group;
         layer->n_heads = desc->n_heads;
@@ -32,7 +36,7 @@ struct kv_pool *cpu_kv_create(struct backend *be, const struct kv_layer_desc *la
         layer->page_bytes = desc->n_heads * layer->layout.block_bytes;
         size_t n_bytes;
         if (!mul_size(layer->page_bytes, layer->n_pages, &n_bytes) ||
-            !add_size(total_bytes, n_bytes, &total_bytes) || !(layer->pages = cpu_alloc(n_bytes)))
+            !add_size(n_bytes, KV_SLACK, &n_bytes) || !(layer->pages = cpu_alloc(n_bytes)))
             goto nomem;
     }
     return pool;
