@@ -94,7 +94,7 @@ static bool write_all(int fd, struct bytes content) {
     return true;
 }
 
-static void sync_folder_of(const char *path) {
+void path_sync_parent(const char *path) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
@@ -130,7 +130,7 @@ bool file_write_atomic(const char *path, struct bytes content, struct err *err) 
         unlink(temporary);
         return err_errno(err, saved, "cannot write %s", path);
     }
-    sync_folder_of(path);
+    path_sync_parent(path);
     return true;
 }
 

@@ -20,6 +20,10 @@ bool file_read(const char *path, size_t bytes_max, struct strbuf *out, struct er
 // it, fsync, rename, fsync of the folder. ERR_IO.
 bool file_write_atomic(const char *path, struct bytes content, struct err *err);
 
+// fsync the folder that holds `path`, so that a rename or link in it survives a power cut. What the file
+// system refuses is not an error.
+void path_sync_parent(const char *path);
+
 bool path_exists(const char *path);
 bool path_is_folder(const char *path);
 // mkdir -p, mode 0777 & ~umask. ERR_IO.
