@@ -40,7 +40,7 @@ enum layer_rule {
 
 // What a family's configs may leave out, after transformers' configuration classes (5.x). 0 = no default
 // of its own: n_kv_heads = n_heads, head_dim = d_model / n_heads, no window, theta 10000, eps 1e-6.
-struct family {
+struct family_defaults {
     const char *model_type;
     enum layer_rule rule;
     uint32_t cycle, window;
@@ -52,10 +52,11 @@ struct family {
     double theta_sliding;
     const char *rope; // rope parameters, where leaving them out does not mean plain ones
     uint32_t n_kv_heads, head_dim, ctx_len_max;
+    uint32_t ctx_original; // of longrope
     uint32_t n_layers, d_model, d_ff, n_heads, n_vocab; // where the published text_config omits them
 };
 
-static const struct family FAMILIES[] = {
+static const struct family_defaults FAMILIES[] = {
     {"apertus", .eps = 1e-5, .theta = 12e6, .activation = ACT_XIELU, .ctx_len_max = 65536,
      .rope = "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"low_freq_factor\":1,"
              "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"},
@@ -108,7 +109,7 @@ static const struct family FAMILIES[] = {
     {"olmo3", RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5, .theta = 5e5,
      .sliding_rope = true, .ctx_len_max = 2048},
     {"olmoe", .eps = 1e-5, .ctx_len_max = 4096},
-    {"phi3", RULE_ALL, .eps = 1e-5, .ctx_len_max = 4096},
+    {"phi3", RULE_ALL, .eps = 1e-5, .ctx_len_max = 4096, .ctx_original = 4096},
     {"qwen2", RULE_UPPER, .window = 4096, .n_kv_heads = 32, .ctx_len_max = 32768},
     {"qwen2_moe", RULE_EVEN_LOWER, .window = 4096, .n_kv_heads = 16, .ctx_len_max = 32768},
     {"qwen3", RULE_UPPER, .window = 4096, .n_kv_heads = 32, .head_dim = 128, .ctx_len_max = 32768},
@@ -127,9 +128,9 @@ static const struct family FAMILIES[] = {
     {"xlm-roberta", .eps = 1e-12, .tied = true, .activation = ACT_GELU, .ctx_len_max = 512},
 };
 // Of a type that is not in the table, only what its config says counts.
-static const struct family ANY_FAMILY = {.rule = RULE_ALL};
+static const struct family_defaults ANY_FAMILY = {.rule = RULE_ALL};
 
-static const struct family *find_family(struct str model_type) {
+static const struct family_defaults *find_family(struct str model_type) {
     for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++)
         if (str_eq_c(model_type, FAMILIES[i].model_type))
             return &FAMILIES[i];
@@ -181,7 +182,7 @@ static bool no_memory(struct err *err) {
 
 // ---- Shape --------------------------------------------------------------------------------------
 
-static bool read_activation(struct model_config *c, const struct family *family, struct err *err) {
+static bool read_activation(struct model_config *c, const struct family_defaults *family, struct err *err) {
     static const struct {
         const char *name;
         enum activation activation;
@@ -221,7 +222,7 @@ static bool read_activation(struct model_config *c, const struct family *family,
                    key, name.data);
 }
 
-static bool read_shape(struct model_config *c, const struct family *family, struct err *err) {
+static bool read_shape(struct model_config *c, const struct family_defaults *family, struct err *err) {
     c->n_layers = family->n_layers;
     c->d_model = family->d_model;
     c->d_ff = family->d_ff;
@@ -237,7 +238,7 @@ static bool read_shape(struct model_config *c, const struct family *family, stru
                     err) ||
         !read_count(c, KEYS("vocab_size", "n_vocab"), VOCAB_MAX, true, &c->n_vocab, err) ||
         !read_count(c, KEYS("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), CTX_MAX,
-                    false, &c->ctx_len_max, err))
+                    true, &c->ctx_len_max, err))
         return false;
 
     // Absent means the family's default, but null means one KV head for each head.
@@ -280,7 +281,7 @@ static bool read_shape(struct model_config *c, const struct family *family, stru
     return true;
 }
 
-static bool read_norm(struct model_config *c, const struct family *family, struct err *err) {
+static bool read_norm(struct model_config *c, const struct family_defaults *family, struct err *err) {
     // StarCoder 2's files hold rms_norm_eps too, which nothing reads: the norms are LayerNorms.
     const char *key = present(c->text, str_eq_c(c->model_type, "starcoder2")
                                            ? KEYS("norm_epsilon")
@@ -349,7 +350,7 @@ static bool layer_has_rope(const struct model_config *c, uint32_t layer_idx, uin
     return interval == 0 || (layer_idx + 1) % interval != 0;
 }
 
-static bool imply_layer_types(struct model_config *c, const struct family *family, struct err *err) {
+static bool imply_layer_types(struct model_config *c, const struct family_defaults *family, struct err *err) {
     uint32_t cycle = family->cycle, edge = 28, no_rope_interval = 4; // Qwen's and SmolLM's defaults
     const char *key = present(c->text, KEYS("sliding_window_pattern", "_sliding_window_pattern",
                                             "full_attention_interval", "global_attn_every_n_layers"));
@@ -395,7 +396,7 @@ static bool imply_layer_types(struct model_config *c, const struct family *famil
     return true;
 }
 
-static bool read_window(struct model_config *c, const struct family *family, struct err *err) {
+static bool read_window(struct model_config *c, const struct family_defaults *family, struct err *err) {
     bool use = family->rule != RULE_FLAG && family->rule != RULE_UPPER &&
                family->rule != RULE_EVEN_LOWER && family->rule != RULE_NO_ROPE;
     // Absent means the family's default, but null means no window.
@@ -412,7 +413,7 @@ static bool read_window(struct model_config *c, const struct family *family, str
     return true;
 }
 
-static bool read_layers(struct model_config *c, const struct family *family, struct err *err) {
+static bool read_layers(struct model_config *c, const struct family_defaults *family, struct err *err) {
     c->layer_types = arena_array(&c->arena, enum layer_type, c->n_layers); // all LAYER_FULL
     if (!c->layer_types)
         return no_memory(err);
@@ -500,7 +501,10 @@ static bool read_rope_kind_fields(struct model_config *c, const json_t *object, 
     case ROPE_PROPORTIONAL:
         return true;
     case ROPE_LONGROPE:
-        if (!has_factor && rope->ctx_original && c->ctx_len_max > rope->ctx_original)
+        if (rope->ctx_original == 0)
+            return err_set(err, ERR_FORMAT,
+                           CONFIG ": longrope needs \"original_max_position_embeddings\"");
+        if (!has_factor && c->ctx_len_max > rope->ctx_original)
             rope->factor = (double)c->ctx_len_max / (double)rope->ctx_original;
         return read_factors(c, object, "short_factor", rope, &rope->short_factor, err) &&
                read_factors(c, object, "long_factor", rope, &rope->long_factor, err);
@@ -513,9 +517,6 @@ static bool read_rope_kind_fields(struct model_config *c, const json_t *object, 
                            CONFIG ": llama3 rope needs \"high_freq_factor\" above \"low_freq_factor\"");
         if (rope->ctx_original == 0)
             rope->ctx_original = c->ctx_len_max;
-        if (rope->ctx_original == 0)
-            return err_set(err, ERR_FORMAT,
-                           CONFIG ": llama3 rope needs \"original_max_position_embeddings\"");
         break;
     case ROPE_YARN:
         if (!read_positive(object, "beta_fast", &rope->beta_fast, err) ||
@@ -577,12 +578,13 @@ static bool apply_rope(struct model_config *c, const json_t *object, const struc
             read_rope_object(c, sliding, &c->rope_sliding, err));
 }
 
-static bool read_rope(struct model_config *c, const struct family *family, struct err *err) {
+static bool read_rope(struct model_config *c, const struct family_defaults *family, struct err *err) {
     struct rope_config base = {
         .kind = ROPE_DEFAULT,
         .theta = family->theta > 0 ? family->theta : 10000,
         .partial = family->partial > 0 ? family->partial : 1,
         .factor = 1,
+        .ctx_original = family->ctx_original,
         .beta_fast = 32,
         .beta_slow = 1,
         .truncate = true,
@@ -816,21 +818,31 @@ static bool read_identity(struct model_config *c, struct err *err) {
     return true;
 }
 
+static bool read_tokens(struct model_config *c, struct err *err) {
+    const json_t *from[2] = {c->root, c->text}; // the text model's own count more
+    for (int i = 0; i < (c->text == c->root ? 1 : 2); i++)
+        if (!read_token(from[i], "bos_token_id", &c->bos, CONFIG, err) ||
+            !read_token(from[i], "pad_token_id", &c->pad, CONFIG, err) ||
+            !read_eos(c, from[i], CONFIG, err))
+            return false;
+    return true;
+}
+
 static bool read_all(struct model_config *c, const json_t *generation, struct err *err) {
     if (!read_identity(c, err))
         return false;
-    const struct family *family = find_family(c->model_type);
+    const struct family_defaults *family = find_family(c->model_type);
     c->tie_embeddings = family->tied;
-    return json_get_bool(c->root, "tie_word_embeddings", &c->tie_embeddings, CONFIG, err) &&
-           json_get_bool(c->text, "tie_word_embeddings", &c->tie_embeddings, CONFIG, err) &&
-           read_shape(c, family, err) && read_norm(c, family, err) &&
-           read_activation(c, family, err) && read_layers(c, family, err) &&
-           read_rope(c, family, err) && read_token(c->root, "bos_token_id", &c->bos, CONFIG, err) &&
-           read_token(c->root, "pad_token_id", &c->pad, CONFIG, err) &&
-           read_token(c->text, "bos_token_id", &c->bos, CONFIG, err) &&
-           read_token(c->text, "pad_token_id", &c->pad, CONFIG, err) &&
-           read_eos(c, c->root, CONFIG, err) && (c->text == c->root || read_eos(c, c->text, CONFIG, err)) &&
-           (!generation || read_generation(c, generation, err)) && read_quantization(c, err);
+    bool ok = json_get_bool(c->root, "tie_word_embeddings", &c->tie_embeddings, CONFIG, err) &&
+              json_get_bool(c->text, "tie_word_embeddings", &c->tie_embeddings, CONFIG, err) &&
+              read_shape(c, family, err) && read_norm(c, family, err) &&
+              read_activation(c, family, err) && read_layers(c, family, err) &&
+              read_rope(c, family, err) && read_tokens(c, err) &&
+              (!generation || read_generation(c, generation, err)) && read_quantization(c, err);
+    // Of a stranger, the type says more than the member that is missing.
+    if (!ok && family == &ANY_FAMILY)
+        err_wrap(err, "model type %.64s", c->model_type.data);
+    return ok;
 }
 
 struct model_config *model_config_create(struct str config_json, struct str generation_json,

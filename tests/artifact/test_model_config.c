@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "artifact/model_config.h"
-#include "zoo.h"
+#include "each_model.h"
 
 #define SHAPE                                                                                      \
     "\"num_hidden_layers\":8,\"hidden_size\":64,\"num_attention_heads\":4,\"vocab_size\":100,"     \
@@ -242,6 +242,7 @@ static void rope_keeps_every_parameter_of_its_kind(void **state) {
     c = open_ok(CONFIG_OF("phi3", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1.5,2],"
                                   "\"long_factor\":[4,5,6.25]}"));
     assert_int_equal(c->rope.n_factors, 3);
+    assert_int_equal(c->rope.ctx_original, 4096); // Phi 3's own default
     assert_true(c->rope.short_factor[1] == 1.5 && c->rope.long_factor[2] == 6.25);
     model_config_destroy(c);
 }
@@ -346,6 +347,9 @@ static void bad_configs_are_refused_by_name(void **state) {
         enum err_code code;
         const char *message;
     } cases[] = {
+        {"{\"model_type\":\"new\"," SHAPE "}", "", ERR_FORMAT, "\"max_position_embeddings\" is missing"},
+        {"{\"model_type\":\"new\"}", "", ERR_FORMAT, "model type new: config.json: \"num_hidden"},
+        {LLAMA(",\"max_position_embeddings\":0"), "", ERR_FORMAT, "\"max_position_embeddings\" is 0"},
         {"", "", ERR_FORMAT, "config.json"},
         {"{\"model_type\":\"llama\"", "", ERR_FORMAT, "config.json: not valid JSON: line 1"},
         {"[1]", "", ERR_FORMAT, "JSON object"},
@@ -404,12 +408,15 @@ static void bad_configs_are_refused_by_name(void **state) {
          "", ERR_FORMAT, "\"high_freq_factor\""},
         {LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8,\"mscale\":-1}"), "", ERR_FORMAT,
          "\"mscale\""},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"long_factor\":[1]}"), "", ERR_FORMAT,
-         "\"short_factor\""},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1],"
+        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1],"
+               "\"long_factor\":[1]}"),
+         "", ERR_FORMAT, "\"original_max_position_embeddings\""},
+        {CONFIG_OF("phi3", ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"long_factor\":[1]}"), "",
+         ERR_FORMAT, "\"short_factor\""},
+        {CONFIG_OF("phi3", ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1],"
                "\"long_factor\":[1]}"),
          "", ERR_FORMAT, "differ in length"},
-        {LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[\"1\"],"
+        {CONFIG_OF("phi3", ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[\"1\"],"
                "\"long_factor\":[1]}"),
          "", ERR_FORMAT, "\"short_factor\" entry 0"},
         {LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1],"
@@ -496,7 +503,7 @@ static void folders_without_a_config_are_named(void **state) {
     rmdir(folder);
 }
 
-static void check_zoo_config(const char *folder, const char *name) {
+static void check_config(const char *folder, const char *name) {
     struct err err = {0};
     struct model_config *c = model_config_open(folder, &err);
     if (!c)
@@ -524,9 +531,9 @@ static void check_zoo_config(const char *folder, const char *name) {
     model_config_destroy(c);
 }
 
-static void every_zoo_config_opens(void **state) {
+static void every_model_at_hand_opens(void **state) {
     (void)state;
-    assert_true(zoo_each(check_zoo_config) >= 60);
+    each_model(check_config);
 }
 
 int main(void) {
@@ -542,7 +549,7 @@ int main(void) {
         cmocka_unit_test(bad_configs_are_refused_by_name),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(folders_without_a_config_are_named),
-        cmocka_unit_test(every_zoo_config_opens),
+        cmocka_unit_test(every_model_at_hand_opens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
