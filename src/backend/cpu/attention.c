@@ -154,6 +154,59 @@ static void merge_weights(const struct cpu_kernels *k, float *m, float *l, float
     *m = top;
 }
 
+// The keys of a block that a span within it covers, one bit each.
+static uint64_t span_bits(struct span s) {
+    return (s.to == 64 ? UINT64_MAX : (UINT64_C(1) << s.to) - 1) & UINT64_MAX << s.from;
+}
+
+// Merge the keys that a token has selected in one block: they are packed together for the products, and
+// stand at their own places for the softmax, so that the order of every sum is the dense one.
+static void block_run_selected(const struct job *job, const struct tile *t, const struct scratch *s,
+                               uint32_t block_idx, const uint8_t *tokens, uint32_t n) {
+    const struct cpu_kernels *k = &job->cb->kernels;
+    const struct kv_layout *layout = &job->layer->layout;
+    uint32_t page = t->row->block_table[job->layer->group][block_idx];
+    assert(page != KV_PAGE_NONE);
+    k->kv_gather(layout, kv_block(job->layer, page, t->kv_head), tokens, n, s->k, s->v);
+    k->attention_scores_f32(s->k, layout->k_dim, s->q, layout->k_dim, t->n_queries, n, s->s);
+    uint64_t seen = 0;
+    for (uint32_t j = 0; j < n; j++)
+        seen |= UINT64_C(1) << tokens[j];
+    for (uint32_t q = 0; q < t->n_queries; q++) {
+        float placed[KV_PAGE_TOKENS] = {0}, *packed = s->s + (size_t)q * KV_PAGE_TOKENS, m_b, l_b;
+        for (uint32_t j = 0; j < n; j++)
+            placed[tokens[j]] = packed[j];
+        k->attention_softmax(placed, seen, job->args->scale, job->args->softcap, &m_b, &l_b);
+        for (uint32_t j = 0; j < n; j++)
+            packed[j] = placed[tokens[j]];
+        merge_weights(k, &s->m_split[q], &s->l_split[q], m_b, l_b, &s->a[q], &s->b[q]);
+    }
+    k->attention_values_f32(s->v, layout->v_dim, s->s, t->n_queries, 0, n, s->a, s->b, s->o_split, layout->v_dim);
+}
+
+// Blocks [from, to) of a token that sees selected positions only.
+static void blocks_run_selected(const struct job *job, const struct tile *t, const struct scratch *s, uint32_t from,
+                                uint32_t to) {
+    uint32_t n = job->args->n_selected, low = 0, high = n;
+    const uint32_t *selected = job->args->selected + (size_t)(t->row->token_off + t->t0) * n;
+    struct span span = visible(job->args, t->row, t->row->pos0 + t->t0);
+    uint32_t first = max_u32(from * KV_PAGE_TOKENS, span.from);
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (selected[mid] < first)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    while (low < n && selected[low] < span.to && selected[low] / KV_PAGE_TOKENS < to) {
+        uint8_t tokens[KV_PAGE_TOKENS];
+        uint32_t block = selected[low] / KV_PAGE_TOKENS, n_tokens = 0;
+        for (; low < n && selected[low] < span.to && selected[low] / KV_PAGE_TOKENS == block; low++)
+            tokens[n_tokens++] = (uint8_t)(selected[low] % KV_PAGE_TOKENS);
+        block_run_selected(job, t, s, block, tokens, n_tokens);
+    }
+}
+
 // Merge one block into the split's running results.
 static void block_run(const struct job *job, const struct tile *t, const struct scratch *s, uint32_t block_idx) {
     const struct attention_args *args = job->args;
@@ -190,7 +243,7 @@ static void block_run(const struct job *job, const struct tile *t, const struct 
         k->kv_load_k(layout, block, s->k);
         k->kv_load_v(layout, block, s->v);
         k->attention_scores_f32(s->k, layout->k_dim, s->q + (size_t)q0 * layout->k_dim, layout->k_dim, n_q,
-                                s->s + (size_t)q0 * KV_PAGE_TOKENS);
+                                n_keys, s->s + (size_t)q0 * KV_PAGE_TOKENS);
     }
     for (uint32_t i = t_from; i < t_to; i++) {
         if (spans[i].from >= spans[i].to)
@@ -198,7 +251,7 @@ static void block_run(const struct job *job, const struct tile *t, const struct 
         for (uint32_t h = 0; h < n_heads; h++) {
             uint32_t q = i * n_heads + h;
             float m_b, l_b;
-            k->attention_softmax(s->s + (size_t)q * KV_PAGE_TOKENS, spans[i].from, spans[i].to, args->scale,
+            k->attention_softmax(s->s + (size_t)q * KV_PAGE_TOKENS, span_bits(spans[i]), args->scale,
                                  args->softcap, &m_b, &l_b);
             merge_weights(k, &s->m_split[q], &s->l_split[q], m_b, l_b, &s->a[q], &s->b[q]);
         }
@@ -271,8 +324,11 @@ static void tile_run(void *arg, uint32_t tile_idx, uint32_t thread_idx) {
         uint32_t from = max_u32(split * BLOCKS_A_SPLIT, span.from / KV_PAGE_TOKENS);
         uint32_t to = min_u32((split + 1) * BLOCKS_A_SPLIT, last_block);
         reset(s.m_split, s.l_split, s.o_split, t.n_queries, v_dim);
-        for (uint32_t block = from; block < to; block++)
-            block_run(job, &t, &s, block);
+        if (args->selected)
+            blocks_run_selected(job, &t, &s, from, to);
+        else
+            for (uint32_t block = from; block < to; block++)
+                block_run(job, &t, &s, block);
         if (job->split)
             break;
         for (uint32_t q = 0; q < t.n_queries; q++)
@@ -348,7 +404,7 @@ void cpu_attention(struct backend *be, const struct attention_args *args) {
     assert(args->n_heads % layer->n_heads == 0);
     struct job job = {.cb = cb, .args = args, .layer = layer, .n_shared = args->n_heads / layer->n_heads};
     job.heads_a_tile = min_u32(job.n_shared, TILE_QUERIES);
-    job.tokens_a_tile = TILE_QUERIES / job.heads_a_tile;
+    job.tokens_a_tile = args->selected ? 1 : TILE_QUERIES / job.heads_a_tile;
     uint32_t tokens_max = 1;
     for (uint32_t i = 0; i < step->n_rows; i++)
         tokens_max = max_u32(tokens_max, step->rows[i].n_tokens);

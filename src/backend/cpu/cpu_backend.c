@@ -8,9 +8,12 @@
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/elementwise.h"
+#include "backend/cpu/index.h"
 #include "backend/cpu/kv_pool.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/qkv.h"
+#include "backend/cpu/recurrent.h"
+#include "backend/cpu/route.h"
 #include "backend/cpu/state_pool.h"
 #include "base/checked.h"
 
@@ -160,12 +163,19 @@ static void describe(const struct backend *be, char *out, size_t n) {
 
 static bool reserve(struct backend *be, const struct backend_limits *limits, struct err *err) {
     struct cpu_backend *cb = cpu_backend(be);
-    struct cpu_scratch_bytes linear = cpu_linear_scratch(cb, limits);
-    struct cpu_scratch_bytes attention = cpu_attention_scratch(cb, limits);
+    struct cpu_scratch_bytes parts[] = {
+        cpu_linear_scratch(cb, limits),
+        cpu_attention_scratch(cb, limits),
+        cpu_route_scratch(cb, limits),
+        cpu_index_scratch(cb, limits),
+    };
     free_scratch(cb);
     cb->limits = *limits;
-    cb->thread_scratch_bytes = max_size(linear.thread, attention.thread);
-    cb->shared_scratch_bytes = max_size(linear.shared, attention.shared);
+    cb->thread_scratch_bytes = cb->shared_scratch_bytes = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        cb->thread_scratch_bytes = max_size(cb->thread_scratch_bytes, parts[i].thread);
+        cb->shared_scratch_bytes = max_size(cb->shared_scratch_bytes, parts[i].shared);
+    }
     size_t logits_bytes;
     bool ok = mul_size((size_t)limits->n_logits * sizeof(float), limits->n_vocab, &logits_bytes);
     for (uint32_t i = 0; ok && i < cb->n_threads; i++)
@@ -238,5 +248,9 @@ const struct backend_ops cpu_backend_ops = {
     .gather = cpu_gather,
     .logits = cpu_logits,
     .linear_glu = cpu_linear_glu,
+    .route = cpu_route,
     .experts = cpu_experts,
+    .conv = cpu_conv,
+    .delta = cpu_delta,
+    .index = cpu_index,
 };

@@ -45,11 +45,11 @@ typedef void attention_scores_fn(const struct kv_layout *layout, const void *blo
                                  size_t q_stride, uint32_t n_q, uint32_t n_keys, float *s);
 // The same for keys that kv_load_k has unpacked.
 typedef void attention_scores_f32_fn(const float *k, uint32_t k_dim, const float *q, size_t q_stride,
-                                     uint32_t n_q, float *s);
-// In place: s = p = exp(cap(scale * s) - m) for keys in [from, to), 0 elsewhere; m is their maximum, and
-// the sum of p goes to *l. cap(x) = softcap * tanh(x / softcap) if softcap > 0. Requires from < to.
-typedef void attention_softmax_fn(float *s, uint32_t from, uint32_t to, float scale, float softcap, float *m,
-                                  float *l);
+                                     uint32_t n_q, uint32_t n_keys, float *s);
+// In place: s = p = exp(cap(scale * s) - m) for the keys whose bit is set in `seen`, 0 for the others; m is
+// their maximum, and the sum of p goes to *l. cap(x) = softcap * tanh(x / softcap) if softcap > 0. Requires
+// a bit in `seen`.
+typedef void attention_softmax_fn(float *s, uint64_t seen, float scale, float softcap, float *m, float *l);
 // o[i][d] = fma(o[i][d], a[i], b[i] * sum over j in [from, to), ascending, of p[i][j] * v[j][d]).
 // p is [n_q, KV_PAGE_TOKENS], o [n_q, v_dim] with rows o_stride apart.
 typedef void attention_values_fn(const struct kv_layout *layout, const void *block, const float *p,
@@ -58,10 +58,27 @@ typedef void attention_values_fn(const struct kv_layout *layout, const void *blo
 typedef void attention_values_f32_fn(const float *v, uint32_t v_dim, const float *p, uint32_t n_q,
                                      uint32_t from, uint32_t to, const float *a, const float *b, float *o,
                                      size_t o_stride);
+// Unpack tokens[0], tokens[1], ... of a block: keys to k [k_dim, KV_PAGE_TOKENS], one a column, values to
+// v [n, v_dim].
+typedef void kv_gather_fn(const struct kv_layout *layout, const void *block, const uint8_t *tokens, uint32_t n,
+                          float *k, float *v);
 // o = fma(o, a, b * x)
 typedef void attention_merge_fn(float a, float *o, float b, const float *x, size_t n);
 // The level's one exponential, for the few that merging needs.
 typedef float exp_fn(float x);
+
+// y = softmax(x); y may be x.
+typedef void softmax_fn(const float *x, float *y, size_t n);
+// y[c] = bias[c] + sum over t, ascending, of w[t][c] * x[t][c], one fma a tap; bias NULL = 0. y may be one
+// of x.
+typedef void conv_fn(const float *const *x, const float *const *w, uint32_t n_taps, const float *bias, float *y,
+                     size_t n);
+// One token of the gated delta rule over n columns of a head's state, rows state_stride apart; k and q are
+// [k_dim], v and out [n]: S *= decay; u = beta (v - S^T k); S += k u^T; out = S^T q.
+typedef void delta_fn(float *state, size_t state_stride, const float *k, const float *q, uint32_t k_dim,
+                      const float *v, float decay, float beta, float *out, uint32_t n);
+// out[j] = scale * sum over h, ascending, of w[h] * max(s[h][j], 0), for KV_PAGE_TOKENS keys.
+typedef void index_reduce_fn(const float *s, const float *w, uint32_t n_heads, float scale, float *out);
 
 struct cpu_kernels {
     struct linear_kernels linear; // the matrix products' own
@@ -79,7 +96,12 @@ struct cpu_kernels {
     attention_softmax_fn *attention_softmax;
     attention_values_fn *attention_values;
     attention_values_f32_fn *attention_values_f32;
+    kv_gather_fn *kv_gather;
     attention_merge_fn *attention_merge;
+    softmax_fn *softmax;
+    conv_fn *conv;
+    delta_fn *delta;
+    index_reduce_fn *index_reduce;
     exp_fn *exp;
 };
 

@@ -129,9 +129,9 @@ static void attention_scores_ref(const struct kv_layout *layout, const void *blo
 }
 
 static void attention_scores_f32_ref(const float *k, uint32_t k_dim, const float *q, size_t q_stride, uint32_t n_q,
-                                     float *s) {
+                                     uint32_t n_keys, float *s) {
     for (uint32_t i = 0; i < n_q; i++) {
-        for (uint32_t j = 0; j < KEYS; j++) {
+        for (uint32_t j = 0; j < n_keys; j++) {
             float sum = 0;
             for (uint32_t d = 0; d < k_dim; d++)
                 sum = fmaf(q[i * q_stride + d], k[(size_t)d * KEYS + j], sum);
@@ -140,17 +140,18 @@ static void attention_scores_f32_ref(const float *k, uint32_t k_dim, const float
     }
 }
 
-static void attention_softmax_ref(float *s, uint32_t from, uint32_t to, float scale, float softcap, float *m,
-                                  float *l) {
+static void attention_softmax_ref(float *s, uint64_t seen, float scale, float softcap, float *m, float *l) {
     float top = -INFINITY, sum = 0;
-    for (uint32_t j = from; j < to; j++) {
+    for (uint32_t j = 0; j < KEYS; j++) {
+        if (!(seen >> j & 1))
+            continue;
         s[j] *= scale;
         if (softcap > 0)
             s[j] = softcap * tanhf(s[j] / softcap);
         top = s[j] > top ? s[j] : top;
     }
     for (uint32_t j = 0; j < KEYS; j++) {
-        s[j] = j < from || j >= to ? 0.0f : expf(s[j] - top);
+        s[j] = seen >> j & 1 ? expf(s[j] - top) : 0.0f;
         sum += s[j];
     }
     *m = top;
@@ -182,9 +183,68 @@ static void attention_values_f32_ref(const float *v, uint32_t v_dim, const float
     }
 }
 
+static void kv_gather_ref(const struct kv_layout *layout, const void *block, const uint8_t *tokens, uint32_t n,
+                          float *k, float *v) {
+    for (uint32_t j = 0; j < n; j++) {
+        for (uint32_t d = 0; d < layout->k_dim; d++)
+            k[(size_t)d * KEYS + j] = kv_key_at(layout, block, tokens[j], d);
+        for (uint32_t d = 0; d < layout->v_dim; d++)
+            v[(size_t)j * layout->v_dim + d] = kv_value_at(layout, block, tokens[j], d);
+    }
+}
+
 static void attention_merge_ref(float a, float *o, float b, const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         o[i] = fmaf(o[i], a, b * x[i]);
+}
+
+// ---- The rest -------------------------------------------------------------------------------------
+static void softmax_ref(const float *x, float *y, size_t n) {
+    float top = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    for (size_t i = 0; i < n; i++) {
+        y[i] = expf(x[i] - top);
+        sum += y[i];
+    }
+    for (size_t i = 0; i < n; i++)
+        y[i] /= sum;
+}
+
+static void conv_ref(const float *const *x, const float *const *w, uint32_t n_taps, const float *bias, float *y,
+                     size_t n) {
+    for (size_t c = 0; c < n; c++) {
+        float sum = bias ? bias[c] : 0.0f;
+        for (uint32_t t = 0; t < n_taps; t++)
+            sum = fmaf(w[t][c], x[t][c], sum);
+        y[c] = sum;
+    }
+}
+
+static void delta_ref(float *state, size_t state_stride, const float *k, const float *q, uint32_t k_dim,
+                      const float *v, float decay, float beta, float *out, uint32_t n) {
+    for (uint32_t c = 0; c < n; c++) {
+        float held = 0, sum = 0;
+        for (uint32_t i = 0; i < k_dim; i++) {
+            state[i * state_stride + c] *= decay;
+            held = fmaf(k[i], state[i * state_stride + c], held);
+        }
+        float u = beta * (v[c] - held);
+        for (uint32_t i = 0; i < k_dim; i++) {
+            state[i * state_stride + c] = fmaf(k[i], u, state[i * state_stride + c]);
+            sum = fmaf(q[i], state[i * state_stride + c], sum);
+        }
+        out[c] = sum;
+    }
+}
+
+static void index_reduce_ref(const float *s, const float *w, uint32_t n_heads, float scale, float *out) {
+    for (uint32_t j = 0; j < KEYS; j++) {
+        float sum = 0;
+        for (uint32_t h = 0; h < n_heads; h++)
+            sum = fmaf(w[h], s[h * KEYS + j] > 0 ? s[h * KEYS + j] : 0.0f, sum);
+        out[j] = scale * sum;
+    }
 }
 
 void cpu_kernels_use_ref(struct cpu_kernels *kernels) {
@@ -204,7 +264,12 @@ void cpu_kernels_use_ref(struct cpu_kernels *kernels) {
         .attention_softmax = attention_softmax_ref,
         .attention_values = attention_values_ref,
         .attention_values_f32 = attention_values_f32_ref,
+        .kv_gather = kv_gather_ref,
         .attention_merge = attention_merge_ref,
+        .softmax = softmax_ref,
+        .conv = conv_ref,
+        .delta = delta_ref,
+        .index_reduce = index_reduce_ref,
         .exp = expf,
     };
     linear_kernels_use_ref(&kernels->linear);

@@ -459,24 +459,22 @@ static void attention_scores_simd(const struct kv_layout *layout, const void *bl
 }
 
 static void attention_scores_f32_simd(const float *k, uint32_t k_dim, const float *q, size_t q_stride, uint32_t n_q,
-                                      float *s) {
-    scores_kind(KV_F32, k, NULL, k_dim, q, q_stride, n_q, KEYS, s);
+                                      uint32_t n_keys, float *s) {
+    scores_kind(KV_F32, k, NULL, k_dim, q, q_stride, n_q, n_keys, s);
 }
 
-static void attention_softmax_simd(float *s, uint32_t from, uint32_t to, float scale, float softcap, float *m,
-                                   float *l) {
+static void attention_softmax_simd(float *s, uint64_t seen, float scale, float softcap, float *m, float *l) {
     vf x[KEYS / VF_N], vscale = vf_set(scale), cap = vf_set(softcap);
-    bool whole = from == 0 && to == KEYS;
     for (uint32_t v = 0; v < KEYS / VF_N; v++) {
         x[v] = vf_load(s + v * VF_N) * vscale;
         if (softcap > 0)
             x[v] = cap * vf_tanh(x[v] / cap);
     }
-    if (!whole) {
+    if (seen != UINT64_MAX) {
         for (uint32_t v = 0; v < KEYS / VF_N; v++)
             vf_store(s + v * VF_N, x[v]);
         for (uint32_t j = 0; j < KEYS; j++)
-            if (j < from || j >= to)
+            if (!(seen >> j & 1))
                 s[j] = -INFINITY;
         for (uint32_t v = 0; v < KEYS / VF_N; v++)
             x[v] = vf_load(s + v * VF_N);
@@ -773,6 +771,120 @@ static void kv_load_k_simd(const struct kv_layout *layout, const void *block, fl
     }
 }
 
+static void kv_gather_simd(const struct kv_layout *layout, const void *block, const uint8_t *tokens, uint32_t n,
+                           float *k, float *v) {
+    const char *base = block;
+    uint32_t k_dim = layout->k_dim, v_dim = layout->v_dim;
+    struct params params;
+    if (kind_quantized(layout->kind))
+        params_load(&params, base + layout->k_scales, base + layout->k_biases, kv_n_groups(k_dim));
+    for (uint32_t j = 0; j < n; j++) {
+        float row[KV_DIM_MAX], *v_row = v + (size_t)j * v_dim;
+        if (layout->v_in_k) {
+            unpack_row(layout->kind, block, k_dim, tokens[j], &params, k_dim, row);
+            memcpy(v_row, row, v_dim * sizeof *row);
+        } else {
+            for (uint32_t d = 0; d < k_dim; d++)
+                row[d] = kv_key_at(layout, block, tokens[j], d);
+            for (uint32_t d = 0; d < v_dim; d++)
+                v_row[d] = kv_value_at(layout, block, tokens[j], d);
+        }
+        for (uint32_t d = 0; d < k_dim; d++)
+            k[(size_t)d * KEYS + j] = row[d];
+    }
+}
+
+// ---- The rest -------------------------------------------------------------------------------------
+static void softmax_simd(const float *x, float *y, size_t n) {
+    float top = -INFINITY;
+    for (size_t i = 0; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    vf vtop = vf_set(top), acc = vf_set(0.0f);
+    size_t i = 0;
+    for (; i + VF_N <= n; i += VF_N) {
+        vf e = vf_exp(vf_load(x + i) - vtop);
+        vf_store(y + i, e);
+        acc = acc + e;
+    }
+    if (i < n) {
+        vf_store_n(y + i, vf_exp(vf_load_n(x + i, n - i) - vtop), n - i);
+        acc = acc + vf_load_n(y + i, n - i);
+    }
+    vf sum = vf_set(vf_sum(acc));
+    for (i = 0; i + VF_N <= n; i += VF_N)
+        vf_store(y + i, vf_load(y + i) / sum);
+    if (i < n)
+        vf_store_n(y + i, vf_load_n(y + i, n - i) / sum, n - i);
+}
+
+static void conv_simd(const float *const *x, const float *const *w, uint32_t n_taps, const float *bias, float *y,
+                      size_t n) {
+    size_t c = 0;
+    for (; c + VF_N <= n; c += VF_N) {
+        vf sum = bias ? vf_load(bias + c) : vf_set(0.0f);
+        for (uint32_t t = 0; t < n_taps; t++)
+            sum = vf_fma(vf_load(w[t] + c), vf_load(x[t] + c), sum);
+        vf_store(y + c, sum);
+    }
+    if (c < n) {
+        vf sum = bias ? vf_load_n(bias + c, n - c) : vf_set(0.0f);
+        for (uint32_t t = 0; t < n_taps; t++)
+            sum = vf_fma(vf_load_n(w[t] + c, n - c), vf_load_n(x[t] + c, n - c), sum);
+        vf_store_n(y + c, sum, n - c);
+    }
+}
+
+// n_v vectors of columns, the last with n_last lanes.
+INLINE void delta_columns(float *state, size_t state_stride, const float *k, const float *q, uint32_t k_dim,
+                          const float *v, float decay, float beta, float *out, const uint32_t n_v,
+                          const uint32_t n_last) {
+    vf held[4], u[4], sum[4], vdecay = vf_set(decay);
+    UNROLL for (uint32_t c = 0; c < n_v; c++)
+        held[c] = sum[c] = vf_set(0.0f);
+    for (uint32_t i = 0; i < k_dim; i++) {
+        vf ki = vf_set(k[i]);
+        UNROLL for (uint32_t c = 0; c < n_v; c++) {
+            float *at = state + i * state_stride + c * VF_N;
+            vf s = (n_last == VF_N ? vf_load(at) : vf_load_n(at, n_last)) * vdecay;
+            n_last == VF_N ? vf_store(at, s) : vf_store_n(at, s, n_last);
+            held[c] = vf_fma(ki, s, held[c]);
+        }
+    }
+    UNROLL for (uint32_t c = 0; c < n_v; c++)
+        u[c] = vf_set(beta) * ((n_last == VF_N ? vf_load(v + c * VF_N) : vf_load_n(v + c * VF_N, n_last)) - held[c]);
+    for (uint32_t i = 0; i < k_dim; i++) {
+        vf ki = vf_set(k[i]), qi = vf_set(q[i]);
+        UNROLL for (uint32_t c = 0; c < n_v; c++) {
+            float *at = state + i * state_stride + c * VF_N;
+            vf s = vf_fma(ki, u[c], n_last == VF_N ? vf_load(at) : vf_load_n(at, n_last));
+            n_last == VF_N ? vf_store(at, s) : vf_store_n(at, s, n_last);
+            sum[c] = vf_fma(qi, s, sum[c]);
+        }
+    }
+    UNROLL for (uint32_t c = 0; c < n_v; c++)
+        n_last == VF_N ? vf_store(out + c * VF_N, sum[c]) : vf_store_n(out + c * VF_N, sum[c], n_last);
+}
+
+static void delta_simd(float *state, size_t state_stride, const float *k, const float *q, uint32_t k_dim,
+                       const float *v, float decay, float beta, float *out, uint32_t n) {
+    uint32_t c = 0;
+    for (; c + 4 * VF_N <= n; c += 4 * VF_N)
+        delta_columns(state + c, state_stride, k, q, k_dim, v + c, decay, beta, out + c, 4, VF_N);
+    for (; c + VF_N <= n; c += VF_N)
+        delta_columns(state + c, state_stride, k, q, k_dim, v + c, decay, beta, out + c, 1, VF_N);
+    if (c < n)
+        delta_columns(state + c, state_stride, k, q, k_dim, v + c, decay, beta, out + c, 1, n - c);
+}
+
+static void index_reduce_simd(const float *s, const float *w, uint32_t n_heads, float scale, float *out) {
+    for (uint32_t j = 0; j < KEYS; j += VF_N) {
+        vf sum = vf_set(0.0f);
+        for (uint32_t h = 0; h < n_heads; h++)
+            sum = vf_fma(vf_set(w[h]), vf_relu(vf_load(s + h * KEYS + j)), sum);
+        vf_store(out + j, vf_set(scale) * sum);
+    }
+}
+
 static void cpu_kernels_use_simd(struct cpu_kernels *kernels) {
     kernels->norm_rms = norm_rms_simd;
     kernels->norm_layer = norm_layer_simd;
@@ -789,7 +901,12 @@ static void cpu_kernels_use_simd(struct cpu_kernels *kernels) {
     kernels->attention_softmax = attention_softmax_simd;
     kernels->attention_values = attention_values_simd;
     kernels->attention_values_f32 = attention_values_f32_simd;
+    kernels->kv_gather = kv_gather_simd;
     kernels->attention_merge = attention_merge_simd;
+    kernels->softmax = softmax_simd;
+    kernels->conv = conv_simd;
+    kernels->delta = delta_simd;
+    kernels->index_reduce = index_reduce_simd;
     kernels->exp = exp_simd;
 }
 #endif

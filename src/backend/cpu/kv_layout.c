@@ -153,6 +153,6 @@ static void store(const struct kv_layout *l, void *codes, void *scales, void *bi
 void kv_store_token(const struct kv_layout *l, void *block, uint32_t token, const float *k, const float *v) {
     char *base = block;
     store(l, base, base + l->k_scales, base + l->k_biases, key_index, token, k, l->k_dim);
-    if (!l->v_in_k)
+    if (!l->v_in_k && l->v_dim)
         store(l, base + l->v_codes, base + l->v_scales, base + l->v_biases, value_index, token, v, l->v_dim);
 }

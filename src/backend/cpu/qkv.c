@@ -116,13 +116,14 @@ static void token_run(const struct job *job, uint32_t token) {
     const struct step_row *row = &step->rows[step->token_row[token]];
     uint32_t pos = step->positions[token], page = row->block_table[job->layer->group][pos / KV_PAGE_TOKENS];
     assert(page != KV_PAGE_NONE);
-    float *k = mat_row(a->k, token), *v = job->layer->layout.v_in_k ? NULL : mat_row(a->v, token);
+    const struct kv_layout *layout = &job->layer->layout;
+    float *k = mat_row(a->k, token), *v = layout->v_in_k || layout->v_dim == 0 ? NULL : mat_row(a->v, token);
     heads(job, k, a->n_kv_heads, a->k_norm, a->k_norm_bias, token);
     for (uint32_t h = 0; h < a->n_kv_heads; h++) {
         float *v_head = v ? v + (size_t)h * a->v_dim : NULL;
         if (a->v_norm && v_head)
             job->cb->kernels.norm_rms(v_head, NULL, a->norm_eps, v_head, a->v_dim);
-        kv_store_token(&job->layer->layout, kv_block(job->layer, page, h), pos % KV_PAGE_TOKENS,
+        kv_store_token(layout, kv_block(job->layer, page, h), pos % KV_PAGE_TOKENS,
                        k + (size_t)h * a->head_dim, v_head);
     }
 }
