@@ -16,6 +16,7 @@ struct template_limits {
     uint64_t steps_max;     // evaluated nodes; default 20 million
     uint32_t depth_max;     // nested calls and expressions; default 200
     size_t output_bytes_max; // default 64 MiB
+    size_t memory_bytes_max; // values made on the way; default 1 GiB
 };
 
 // Render with the members of `context` (a JSON object) as variables, appending to *out.
