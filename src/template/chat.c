@@ -233,7 +233,7 @@ static bool load(struct chat_template *chat, const char *folder, struct err *err
         return ok;
     log_warn("template: no chat template, using ChatML folder=%s", folder);
     chat->fallback = true;
-    return add(chat, STR("default"), STR(CHATML), err);
+    return add(chat, STR("default"), str_from(CHATML), err);
 }
 
 struct chat_template *chat_template_open(const char *folder, struct err *err) {
@@ -335,7 +335,7 @@ static json_t *tagged_messages(const json_t *messages, struct str *text, struct 
 // Cut the rendered text where the tag stands.
 static bool cut_at_tag(struct strbuf *out, size_t start, struct str message, struct err *err) {
     struct str text = str_slice(strbuf_str(out), start, out->n);
-    struct str tag = str_slice(STR(CONTINUE_TAG), 0, sizeof CONTINUE_TAG - 2); // without its space
+    struct str tag = {CONTINUE_TAG, sizeof CONTINUE_TAG - 2}; // without its space
     size_t at = SIZE_MAX;
     for (size_t i = 0; (i = str_find(text, tag, i)) != SIZE_MAX; i++)
         at = i;

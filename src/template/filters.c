@@ -120,38 +120,6 @@ static struct value get_many(struct render *r, const struct getter *getter, stru
 
 // ---- Sorting ----------------------------------------------------------------------------------
 
-// Stable merge sort of keys[from..to) through `order`, which holds their numbers.
-static bool merge_sort(struct render *r, const struct value *keys, uint32_t *order, uint32_t *room,
-                       uint32_t n, bool reverse) {
-    if (n < 2)
-        return true;
-    uint32_t half = n / 2;
-    if (!merge_sort(r, keys, order, room, half, reverse) ||
-        !merge_sort(r, keys, order + half, room, n - half, reverse) || !charge(r, n))
-        return false;
-    memcpy(room, order, half * sizeof *room);
-    uint32_t i = 0, k = half, at = 0;
-    while (i < half && k < n) {
-        struct value left = keys[room[i]], right = keys[order[k]];
-        int before = value_order(r, OP_LT, reverse ? left : right, reverse ? right : left);
-        if (before < 0)
-            return false;
-        order[at++] = before ? order[k++] : room[i++];
-    }
-    while (i < half)
-        order[at++] = room[i++];
-    return true;
-}
-
-uint32_t *sort_order(struct render *r, const struct value *keys, uint32_t n, bool reverse) {
-    uint32_t *order = render_array(r, uint32_t, n), *room = render_array(r, uint32_t, n);
-    if (!order || !room)
-        return NULL;
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = i;
-    return merge_sort(r, keys, order, room, n, reverse) ? order : NULL;
-}
-
 static struct value sorted(struct render *r, struct span span, const struct value *keys, bool reverse) {
     uint32_t *order = sort_order(r, keys, span.n, reverse);
     struct list *list = order ? list_new(r, span.n) : NULL;

@@ -111,6 +111,9 @@ struct span {
 };
 bool span_of(struct render *r, struct value v, struct span *out);
 bool is_iterable(struct value v);
+// The numbers of `keys` in ascending or descending order, equal ones as they stand; NULL with the error
+// set.
+uint32_t *sort_order(struct render *r, const struct value *keys, uint32_t n, bool reverse);
 
 // An iterator makes its elements when they are first asked for.
 struct iterator {

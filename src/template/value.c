@@ -1099,6 +1099,40 @@ struct value get_slice(struct render *r, struct value object, const struct value
     return (struct value){.type = object.type, .list = list};
 }
 
+// ---- Sorting ----------------------------------------------------------------------------------
+
+// Stable merge sort of keys[from..to) through `order`, which holds their numbers.
+static bool merge_sort(struct render *r, const struct value *keys, uint32_t *order, uint32_t *room,
+                       uint32_t n, bool reverse) {
+    if (n < 2)
+        return true;
+    uint32_t half = n / 2;
+    if (!merge_sort(r, keys, order, room, half, reverse) ||
+        !merge_sort(r, keys, order + half, room, n - half, reverse) || !charge(r, n))
+        return false;
+    memcpy(room, order, half * sizeof *room);
+    uint32_t i = 0, k = half, at = 0;
+    while (i < half && k < n) {
+        struct value left = keys[room[i]], right = keys[order[k]];
+        int before = value_order(r, OP_LT, reverse ? left : right, reverse ? right : left);
+        if (before < 0)
+            return false;
+        order[at++] = before ? order[k++] : room[i++];
+    }
+    while (i < half)
+        order[at++] = room[i++];
+    return true;
+}
+
+uint32_t *sort_order(struct render *r, const struct value *keys, uint32_t n, bool reverse) {
+    uint32_t *order = render_array(r, uint32_t, n), *room = render_array(r, uint32_t, n);
+    if (!order || !room)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    return merge_sort(r, keys, order, room, n, reverse) ? order : NULL;
+}
+
 // ---- Printing ---------------------------------------------------------------------------------
 
 static void append_quoted(struct strbuf *out, struct str s) {
@@ -1392,28 +1426,15 @@ static bool json_list(struct render *r, struct value v, const struct json_style 
     return true;
 }
 
-// The numbers of a dictionary's entries in the order of their keys.
-static uint32_t *sorted_entries(struct render *r, const struct dict *dict) {
-    uint32_t *order = render_array(r, uint32_t, dict->n);
-    for (uint32_t i = 0; order && i < dict->n; i++) {
-        uint32_t k = i;
-        for (; k > 0; k--) {
-            int less = value_order(r, OP_LT, dict->entries[i].key, dict->entries[order[k - 1]].key);
-            if (less < 0 || !charge(r, 1))
-                return NULL;
-            if (!less)
-                break;
-            order[k] = order[k - 1];
-        }
-        order[k] = i;
-    }
-    return order;
-}
-
 static bool json_dict(struct render *r, struct value v, const struct json_style *style, uint32_t depth) {
     uint32_t *order = NULL;
-    if (style->sort_keys && !(order = sorted_entries(r, v.dict)))
-        return false;
+    if (style->sort_keys) {
+        struct span keys;
+        struct view view = {VIEW_KEYS, v.dict};
+        if (!span_of(r, (struct value){.type = V_VIEW, .view = &view}, &keys) ||
+            !(order = sort_order(r, keys.items, keys.n, false)))
+            return false;
+    }
     strbuf_char(r->out, '{');
     for (uint32_t i = 0; i < v.dict->n; i++) {
         const struct dict_entry *entry = &v.dict->entries[order ? order[i] : i];

@@ -136,6 +136,7 @@ static void renders_the_real_templates_of_the_corpus(void **state) {
 }
 
 int main(void) {
+    setenv("LOAM_NOW", "2026-01-15T12:34:56", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(renders_every_unit_case_as_jinja_does),
         cmocka_unit_test(renders_the_real_templates_of_the_corpus),
