@@ -2,12 +2,13 @@
 // measured in the same run.
 //   bench_linear [--threads N] [--level L] [--exact] [--model NAME] [--format NAME] [--rows 1,8,128,512] [--repeats N]
 // A line is all linears of a model's layers, one after the other, as a step does them: median time, the
-// bytes of weights read a second, and twice the multiplications a second.
+// processor time of all threads, the bytes of weights read a second, and twice the multiplications a second.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/backend.h"
 #include "base/clock.h"
@@ -46,6 +47,13 @@ struct layer {
 };
 
 static double now_s(void) { return (double)clock_ns() * 1e-9; }
+
+// Of all threads together: what the work costs, however many others want the cores.
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 static void die(const char *what) {
     fprintf(stderr, "bench_linear: %s\n", what);
@@ -249,20 +257,22 @@ static void bench(const struct backend_options *options, const struct model *m, 
         }
     }
     for (uint32_t i = 0; i < n_rows_list; i++) {
-        double times[REPEATS_MAX];
+        double times[REPEATS_MAX], cpu[REPEATS_MAX];
         uint32_t n = repeats;
         for (uint32_t rep = 0; rep < n; rep++) {
-            double t = now_s();
+            double t = now_s(), c = cpu_s();
             for (uint32_t l = 0; l < m->n_layers; l++)
                 run_layer(be, m, &layers[l], &b, rows[i]);
             times[rep] = now_s() - t;
+            cpu[rep] = cpu_s() - c;
         }
         double t = median(times, n), bytes = (double)bytes_made;
         if (m->n_experts) {
             double touched = fmin(1.0, (double)rows[i] * m->n_used / m->n_experts);
             bytes += expert_bytes * (touched - 1);
         }
-        printf("%-14s %-11s %5u %9.2f %8.2f %9.1f\n", m->name, f->name, rows[i], t * 1e3, bytes / t * 1e-9,
+        printf("%-14s %-11s %5u %9.2f %9.2f %8.2f %9.1f\n", m->name, f->name, rows[i], t * 1e3,
+               median(cpu, n) * 1e3, bytes / t * 1e-9,
                2 * macs * rows[i] / t * 1e-9);
         fflush(stdout);
     }
@@ -316,7 +326,7 @@ int main(int argc, char **argv) {
     printf("%s, %s\n", line, options.math == MATH_EXACT ? "exact" : "fast");
     printf("read: %.1f GB/s on one thread, %.1f on all\n", read_rate(be, 1, repeats),
            read_rate(be, options.n_threads, repeats));
-    printf("%-14s %-11s %5s %9s %8s %9s\n", "layers of", "weights", "rows", "ms", "GB/s", "GOPS");
+    printf("%-14s %-11s %5s %9s %9s %8s %9s\n", "layers of", "weights", "rows", "ms", "cpu ms", "GB/s", "GOPS");
     be->ops->close(be);
     for (int m = 0; m < N_MODELS; m++)
         for (int f = 0; f < N_FORMATS; f++)

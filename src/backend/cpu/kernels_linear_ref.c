@@ -71,9 +71,9 @@ static void quantize_ref(const float *x, uint32_t n, uint32_t group, bool nibble
     }
 }
 
-void linear_pack_codes_ref(const struct weight *w, uint32_t out, uint32_t k, uint32_t n_k, ptrdiff_t ahead,
-                           uint8_t *codes) {
-    (void)ahead;
+void linear_pack_codes_ref(const struct weight *w, uint32_t out, uint32_t k, uint32_t n_k,
+                           const void *following, uint8_t *codes) {
+    (void)following;
     uint8_t row[PANEL_K];
     for (uint32_t o = 0; o < PANEL_OUTS; o++) {
         uint32_t r = out + o < w->desc.n_out ? out + o : w->desc.n_out - 1;

@@ -216,9 +216,35 @@ static void left_prepare(struct cpu_backend *cb, struct left *left, const struct
 // ---- A tile of a product --------------------------------------------------------------------------
 // acc[r * TILE_OUTS + o] = row r of the left times output out + o, for n_rows <= ROWS_MAX rows from
 // `row` on (of idx, if it is given) and n_outs <= TILE_OUTS outputs.
+static struct int_rows int_rows_from(const struct left *left, const uint32_t *idx, uint32_t row, uint32_t n_rows,
+                                     uint32_t k) {
+    size_t n_groups = left->n_in / left->group, skip = idx ? 0 : row, at = skip * n_groups + k / left->group;
+    return (struct int_rows){
+        .q = left->q + skip * left->n_in + k,
+        .q_stride = left->n_in,
+        .scales = left->scales + at,
+        .sums = left->sums + at,
+        .isums = left->isums + at,
+        .group_stride = n_groups,
+        .idx = idx ? idx + row : NULL,
+        .n = n_rows,
+    };
+}
+
+static bool int_row_tile(const struct linear_kernels *k, const struct weight *w, uint32_t out, uint32_t n_outs,
+                         const struct left *left, uint32_t row, float *acc) {
+    struct int_rows x = int_rows_from(left, NULL, row, 1, 0);
+    for (uint32_t o = 0; o < n_outs; o += PANEL_OUTS)
+        if (!k->int_row(w, out + o, &x, acc + o))
+            return false;
+    return true;
+}
+
 static void int_tile(const struct linear_kernels *k, struct tile_scratch *s, const struct weight *w, uint32_t out,
                      uint32_t n_outs, const struct left *left, const uint32_t *idx, uint32_t row,
                      uint32_t n_rows, float *acc) {
+    if (n_rows == 1 && k->int_row && int_row_tile(k, w, out, n_outs, left, (uint32_t)row_at(idx, row), acc))
+        return;
     uint32_t n_in = w->desc.n_in;
     uint32_t at_once = n_rows >= k->many_rows ? PANELS_MAX * PANEL_OUTS : PANEL_OUTS;
     bool has_bias = w->desc.format == WEIGHT_AFFINE;
@@ -228,14 +254,13 @@ static void int_tile(const struct linear_kernels *k, struct tile_scratch *s, con
         uint32_t n_panels = (min_u32(at_once, n_outs - o) + PANEL_OUTS - 1) / PANEL_OUTS;
         for (uint32_t from = 0; from < n_in; from += PANEL_K) {
             uint32_t n_k = min_u32(PANEL_K, n_in - from), n_groups = n_k / w->group;
-            // Next come the same rows' next elements, or the first ones of the rows behind.
-            ptrdiff_t ahead = from + n_k < n_in ? (ptrdiff_t)(n_k * w->bits / 8)
-                                                : (ptrdiff_t)(n_panels * PANEL_OUTS * w->row_bytes) -
-                                                      (ptrdiff_t)(from * w->bits / 8);
             for (uint32_t p = 0; p < n_panels; p++) {
                 size_t at = (size_t)p * n_groups * PANEL_OUTS;
                 uint32_t first = out + o + p * PANEL_OUTS;
-                k->pack_codes(w, first, from, n_k, ahead, s->codes + (size_t)p * n_k * PANEL_OUTS);
+                // While one panel is read, the next comes into the cache.
+                const char *following = (const char *)w->desc.data + (first + PANEL_OUTS) * w->row_bytes +
+                                        (size_t)PANEL_OUTS * from * w->bits / 8;
+                k->pack_codes(w, first, from, n_k, following, s->codes + (size_t)p * n_k * PANEL_OUTS);
                 k->pack_scales(w, first, from / w->group, n_groups, s->scales + at, has_bias ? s->biases + at : NULL);
             }
             struct int_panels panels = {
@@ -248,17 +273,7 @@ static void int_tile(const struct linear_kernels *k, struct tile_scratch *s, con
                 .code_max = w->code_max,
                 .code_zero = w->code_zero,
             };
-            size_t group_stride = n_in / w->group, skip = idx ? 0 : row;
-            struct int_rows x = {
-                .q = left->q + skip * n_in + from,
-                .q_stride = n_in,
-                .scales = left->scales + skip * group_stride + from / w->group,
-                .sums = left->sums + skip * group_stride + from / w->group,
-                .isums = left->isums + skip * group_stride + from / w->group,
-                .group_stride = group_stride,
-                .idx = idx ? idx + row : NULL,
-                .n = n_rows,
-            };
+            struct int_rows x = int_rows_from(left, idx, row, n_rows, from);
             k->int_panels(&panels, &x, acc + o, TILE_OUTS);
         }
     }

@@ -79,15 +79,18 @@ struct linear_kernels {
     // Round n values (a multiple of `group`) and describe each group.
     void (*quantize)(const float *x, uint32_t n, uint32_t group, bool nibbles, int8_t *q, float *scales,
                      float *sums, int32_t *isums);
-    // A panel's codes and scales: outputs [out, out + 16), those from n_out on being any. `ahead` is how
-    // far behind these bytes the ones lie that are read next, for prefetching.
-    void (*pack_codes)(const struct weight *w, uint32_t out, uint32_t k, uint32_t n_k, ptrdiff_t ahead,
+    // A panel's codes and scales: outputs [out, out + 16), those from n_out on being any. As many bytes
+    // from `following` on are likely to be wanted soon: prefetched, never read.
+    void (*pack_codes)(const struct weight *w, uint32_t out, uint32_t k, uint32_t n_k, const void *following,
                        uint8_t *codes);
     void (*pack_scales)(const struct weight *w, uint32_t out, uint32_t group, uint32_t n_groups,
                         float *scales, float *biases);
     // acc[r * acc_stride + 16 * panel + output] goes on over the panels' groups.
     void (*int_panels)(const struct int_panels *panels, const struct int_rows *x, float *acc,
                        size_t acc_stride);
+    // Optional. acc[output] of outputs [out, out + 16) and the one row of x, read straight from the weight.
+    // False if there is no such form for this weight: then panels do it, with the same bits.
+    bool (*int_row)(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc);
     // From this many rows on, int_panels wants PANELS_MAX panels at once, below just one.
     uint32_t many_rows;
 
@@ -98,7 +101,7 @@ struct linear_kernels {
     void (*float_block)(const float *w, size_t w_stride, uint32_t n_outs, const struct float_rows *x,
                         uint32_t n_k, float *lanes);
     // out[o] = row o of a dense matrix times one x, straight from its layout; rows are `stride` bytes
-    // apart and `ahead` as above.
+    // apart.
     void (*dense_dot)(enum weight_format format, const void *w, size_t stride, uint32_t n_outs,
                       const float *x, uint32_t n, float *out);
 };
@@ -126,8 +129,8 @@ static const uint8_t F4_CODES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10,
 void linear_unpack_ref(const struct weight *w, uint32_t row, uint32_t k, uint32_t n, uint8_t *codes);
 float linear_scale_ref(const struct weight *w, uint32_t row, uint32_t group);
 float linear_bias_ref(const struct weight *w, uint32_t row, uint32_t group);
-void linear_pack_codes_ref(const struct weight *w, uint32_t out, uint32_t k, uint32_t n_k, ptrdiff_t ahead,
-                           uint8_t *codes);
+void linear_pack_codes_ref(const struct weight *w, uint32_t out, uint32_t k, uint32_t n_k,
+                           const void *following, uint8_t *codes);
 void linear_pack_scales_ref(const struct weight *w, uint32_t out, uint32_t group, uint32_t n_groups,
                             float *scales, float *biases);
 void linear_dequantize_ref(const struct weight *w, uint32_t row, uint32_t k, uint32_t n, float *out);
