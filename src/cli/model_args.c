@@ -1,0 +1,74 @@
+#include "cli/model_args.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "base/file_map.h"
+
+struct model_args model_args_default(void) {
+    return (struct model_args){.device = "auto", .math = "fast", .kv_dtype = "bf16"};
+}
+
+static enum kv_kind kv_kind_of(const char *name) {
+    static const struct {
+        const char *name;
+        enum kv_kind kind;
+    } KINDS[] = {{"f32", KV_F32}, {"bf16", KV_BF16}, {"f16", KV_F16}, {"q8", KV_Q8}, {"q4", KV_Q4}};
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+        if (strcmp(name, KINDS[i].name) == 0)
+            return KINDS[i].kind;
+    return KV_BF16; // cli_parse lets only the names above through
+}
+
+bool model_args_resolve(const struct model_args *args, const char *positional, char *folder,
+                        struct bundle_options *options, struct err *err) {
+    const char *model = args->model ? args->model : positional;
+    if (args->builtin && model)
+        return err_set(err, ERR_INVALID, "--builtin and the model \"%s\" exclude each other", model);
+    if (!args->builtin && !model)
+        return err_set(err, ERR_INVALID, "which model? Give a folder or a name, or --builtin");
+    *options = (struct bundle_options){
+        .backend_name = args->device,
+        .backend = {.n_threads = (uint32_t)args->n_threads, .pin_threads = args->pin,
+                    .math = strcmp(args->math, "exact") == 0 ? MATH_EXACT : MATH_FAST,
+                    .cpu_level = args->cpu_level, .device = -1},
+        .model = {.kv = kv_kind_of(args->kv_dtype)},
+    };
+    if (args->builtin)
+        return true;
+    if (!path_is_folder(model))
+        return err_set(err, ERR_NOT_FOUND, "%s is not a model folder", model);
+    snprintf(folder, PATH_MAX, "%s", model);
+    options->folder = folder;
+    return true;
+}
+
+bool model_args_open(const struct model_args *args, const char *positional, bool without_tokenizer,
+                     struct bundle *bundle, struct err *err) {
+    char folder[PATH_MAX];
+    struct bundle_options options;
+    if (!model_args_resolve(args, positional, folder, &options, err))
+        return false;
+    options.without_tokenizer = without_tokenizer;
+    return bundle_open(bundle, &options, err);
+}
+
+bool read_token_file(const char *path, struct token_list *out, struct err *err) {
+    struct strbuf text = {0};
+    bool ok = file_read(path, 256 << 20, &text, err);
+    json_t *array = ok ? json_parse(strbuf_str(&text), path, err) : NULL;
+    strbuf_deinit(&text);
+    if (!array)
+        return false;
+    ok = json_is_array(array) && json_array_size(array) > 0;
+    for (size_t i = 0; ok && i < json_array_size(array); i++) {
+        const json_t *id = json_array_get(array, i);
+        ok = json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) <= INT32_MAX;
+        if (ok)
+            token_list_append(out, (token_id)json_integer_value(id));
+    }
+    json_decref(array);
+    if (!ok)
+        return err_set(err, ERR_FORMAT, "%s: must be a JSON array of token ids, not empty", path);
+    return out->failed ? err_set(err, ERR_NOMEM, "out of memory for %s", path) : true;
+}

@@ -1,0 +1,93 @@
+#include "engine/bundle.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "artifact/builtin.h"
+#include "base/clock.h"
+
+// The folder's own name; in a hub cache, models--org--name/snapshots/<commit> is org/name.
+static char *name_of_folder(const char *folder) {
+    char real[PATH_MAX];
+    if (!realpath(folder, real))
+        return str_dup(str_from(folder));
+    char *hub = strstr(real, "/models--");
+    char *end = hub ? strchr(hub + 9, '/') : NULL;
+    if (hub && end && strncmp(end, "/snapshots/", 11) == 0) {
+        *end = '\0';
+        char *name = hub + 9, *split = strstr(name, "--");
+        if (split) {
+            *split = '/';
+            memmove(split + 1, split + 2, strlen(split + 2) + 1);
+        }
+        return str_dup(str_from(name));
+    }
+    char *slash = strrchr(real, '/');
+    return str_dup(str_from(slash && slash[1] ? slash + 1 : real));
+}
+
+static struct model *open_builtin(struct backend *be, const struct model_options *options,
+                                  struct err *err) {
+    struct model_config *config = model_config_create(str_of(builtin_file("config.json")),
+                                                      str_of(builtin_file("generation_config.json")), err);
+    struct weights *weights =
+        config ? weights_create(builtin_file("model.safetensors"), BUILTIN_NAME, err) : NULL;
+    if (!weights) {
+        model_config_destroy(config);
+        return NULL;
+    }
+    return model_create(config, weights, be, options, err);
+}
+
+static struct chat_template *builtin_chat(struct err *err) {
+    json_t *config = json_parse(str_of(builtin_file("tokenizer_config.json")), BUILTIN_NAME, err);
+    struct chat_template *chat =
+        config ? chat_template_create(json_str(json_object_get(config, "chat_template")), config, err)
+               : NULL;
+    json_decref(config);
+    return chat;
+}
+
+bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct err *err) {
+    uint64_t start = clock_ns();
+    *bundle = (struct bundle){.is_builtin = o->folder == NULL};
+    bundle->name = o->name     ? str_dup(str_from(o->name))
+                   : o->folder ? name_of_folder(o->folder)
+                               : str_dup(str_from(BUILTIN_NAME));
+    if (!bundle->name) {
+        err_set(err, ERR_NOMEM, "out of memory");
+        goto failed;
+    }
+    bundle->be = backend_open(o->backend_name ? o->backend_name : "auto", &o->backend, err);
+    if (!bundle->be)
+        goto failed;
+    bundle->model = o->folder ? model_open(o->folder, bundle->be, &o->model, err)
+                              : open_builtin(bundle->be, &o->model, err);
+    if (!bundle->model)
+        goto failed;
+    if (!o->without_tokenizer) {
+        bundle->tokenizer = o->folder ? tokenizer_open(o->folder, err)
+                                      : tokenizer_create(builtin_file("tokenizer.json"),
+                                                         builtin_file("tokenizer_config.json"), err);
+        if (!bundle->tokenizer)
+            goto failed;
+        bundle->chat = o->folder ? chat_template_open(o->folder, err) : builtin_chat(err);
+        if (!bundle->chat)
+            goto failed;
+    }
+    bundle->load_ms = clock_ms_since(start);
+    return true;
+failed:
+    bundle_close(bundle);
+    return false;
+}
+
+void bundle_close(struct bundle *bundle) {
+    chat_template_destroy(bundle->chat);
+    tokenizer_destroy(bundle->tokenizer);
+    model_destroy(bundle->model);
+    if (bundle->be)
+        bundle->be->ops->close(bundle->be);
+    free(bundle->name);
+    *bundle = (struct bundle){0};
+}

@@ -1,0 +1,31 @@
+// engine/bundle.h - everything one served model needs, opened together and closed together.
+#ifndef LOAM_ENGINE_BUNDLE_H
+#define LOAM_ENGINE_BUNDLE_H
+#include "model/model.h"
+#include "template/template.h"
+#include "tokenizer/tokenizer.h"
+
+struct bundle_options {
+    const char *folder;       // of the model; NULL = the built-in model
+    const char *name;         // as it is called in answers; NULL = the folder's own name
+    const char *backend_name; // "auto", "cpu", "cuda", "cuda:N"; NULL = auto
+    struct backend_options backend;
+    struct model_options model;
+    bool without_tokenizer;   // ids in, ids out: the folder needs no tokenizer
+};
+
+struct bundle {
+    char *name;
+    bool is_builtin;
+    struct backend *be;
+    struct model *model;
+    struct tokenizer *tokenizer;  // NULL only without_tokenizer
+    struct chat_template *chat;   // NULL only without_tokenizer
+    double load_ms;
+};
+
+// Open a model folder or the built-in model. ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED, ERR_IO, ERR_NOMEM,
+// each naming the file or tensor.
+bool bundle_open(struct bundle *bundle, const struct bundle_options *options, struct err *err);
+void bundle_close(struct bundle *bundle); // a zeroed one is allowed
+#endif
