@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/thread_pool.h"
-#include "cli/cli.h"
+#include "cli/commands.h"
 #include "cli/model_args.h"
 #include "engine/direct.h"
 #include "sample/sampler.h"

@@ -7,7 +7,7 @@
 
 #include "base/file_map.h"
 #include "base/json.h"
-#include "cli/cli.h"
+#include "cli/commands.h"
 #include "cli/model_args.h"
 #include "engine/engine.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/checked.h"
-#include "cli/cli.h"
+#include "cli/commands.h"
 #include "cli/model_args.h"
 #include "engine/direct.h"
 
