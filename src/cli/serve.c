@@ -1,0 +1,152 @@
+// loam serve: one model behind the OpenAI API.
+#include <limits.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/model_args.h"
+#include "server/probe.h"
+#include "server/server.h"
+
+struct serve_args {
+    const char *host, *unix_path, *log_format;
+    int64_t port, n_rows, ctx_len, top_k, max_tokens, step_tokens, drain_s;
+    double temperature, top_p, min_p, memory_budget_gb, kv_budget_gb;
+    bool verbose;
+};
+
+// Refuse a port where somebody answers already, before any weight is read.
+static bool port_is_free(const struct serve_args *args, struct err *err) {
+    if (args->unix_path)
+        return true;
+    struct strbuf models = {0};
+    switch (server_probe(args->host, (uint16_t)args->port, &models)) {
+    case PROBE_SERVING:
+        err_set(err, ERR_IO, "port %lld is already serving %s; use that server, stop it, or choose another "
+                "port with --port", (long long)args->port, models.n ? models.data : "a model");
+        break;
+    case PROBE_OTHER:
+        err_set(err, ERR_IO, "port %lld is in use by another program; choose another port with --port",
+                (long long)args->port);
+        break;
+    case PROBE_FREE:
+        strbuf_deinit(&models);
+        return true;
+    }
+    strbuf_deinit(&models);
+    return false;
+}
+
+static void print_banner(const struct bundle *bundle, const struct engine *engine) {
+    const struct engine_plan *plan = engine_plan_of(engine);
+    char device[256];
+    bundle->be->ops->describe(bundle->be, device, sizeof device);
+    fprintf(stderr, "loam %s serves %s on %s\n", LOAM_VERSION, bundle->name, device);
+    fprintf(stderr, "context %u tokens, %u at once, KV pool %.1f MiB, weights %.1f MiB\n",
+            plan->limits.ctx_len, plan->limits.n_rows, (double)plan->kv_bytes / 0x1p20,
+            (double)plan->weight_bytes / 0x1p20);
+    if (bundle->is_builtin)
+        fprintf(stderr, "This is the built-in demo: a tiny model that only knows Shakespeare's sound. For a "
+                        "real one, give loam serve\nthe folder of a Hugging Face or MLX model.\n");
+}
+
+static bool serve(const struct serve_args *args, const struct model_args *model_args, const char *positional,
+                  struct err *err) {
+    struct server_options options = server_options_default();
+    options.host = args->host;
+    options.port = (uint16_t)args->port;
+    options.unix_path = args->unix_path;
+    options.temperature = args->temperature;
+    options.top_p = args->top_p;
+    options.min_p = args->min_p;
+    options.top_k = args->top_k;
+    options.max_tokens = args->max_tokens;
+    options.drain_ms = (uint32_t)args->drain_s * 1000;
+    if (!port_is_free(args, err))
+        return false;
+    struct model_args with_default = *model_args;
+    if (!model_args->model && !positional)
+        with_default.builtin = true;
+    struct server *server = server_create(&options, err); // a port that is taken ends it here
+    if (!server)
+        return false;
+    struct bundle bundle = {0};
+    struct engine *engine = NULL;
+    if (model_args_open(&with_default, positional, false, &bundle, err)) {
+        struct engine_options engine_options = {
+            .n_rows = (uint32_t)args->n_rows, .ctx_len = (uint32_t)args->ctx_len,
+            .step_tokens = (uint32_t)args->step_tokens,
+            .memory_budget_bytes = (uint64_t)(args->memory_budget_gb * 1e9),
+            .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9)};
+        engine = engine_create(bundle.model, bundle.tokenizer, &engine_options, err);
+    }
+    if (engine) {
+        server_attach(server, &bundle, engine);
+        print_banner(&bundle, engine);
+        if (args->unix_path)
+            fprintf(stderr, "ready unix:%s\n", args->unix_path);
+        else
+            fprintf(stderr, strchr(args->host, ':') ? "ready http://[%s]:%u\n" : "ready http://%s:%u\n",
+                    args->host, server_port(server));
+        server_run(server);
+    }
+    bool ok = engine != NULL;
+    engine_destroy(engine); // first: its last events still find the event loop
+    server_destroy(server);
+    bundle_close(&bundle);
+    return ok;
+}
+
+int cmd_serve(int argc, char **argv) {
+    struct model_args model = model_args_default();
+    struct serve_args args = {.host = "127.0.0.1", .port = 8080, .temperature = -1, .top_p = -1, .min_p = -1,
+                              .top_k = -1, .max_tokens = -1, .log_format = "text", .drain_s = 30};
+    const struct cli_option options[] = {
+        {.name = "--host", .kind = CLI_TEXT, .out = &args.host, .value = "H",
+         .help = "address to listen on (127.0.0.1: this machine only)", .env = "LOAM_HOST"},
+        {.name = "--port", .kind = CLI_INT, .out = &args.port, .value = "N", .min = 0, .max = 65535,
+         .help = "port to listen on (8080; 0 = any free one)", .env = "LOAM_PORT"},
+        {.name = "--unix", .kind = CLI_TEXT, .out = &args.unix_path, .value = "PATH",
+         .help = "listen on a socket file instead"},
+        {.name = "--batch", .alias = "--decode-concurrency", .kind = CLI_INT, .out = &args.n_rows,
+         .value = "N", .min = 0, .max = 4096, .help = "sequences that run together (8)"},
+        {.name = "--context-length", .kind = CLI_INT, .out = &args.ctx_len, .value = "N", .min = 0,
+         .max = 1e9, .help = "longest prompt and answer together (the model's, or what memory allows)"},
+        {.name = "--step-tokens", .kind = CLI_INT, .out = &args.step_tokens, .value = "N", .min = 0,
+         .max = 65536, .help = "tokens a step: how long a new prompt may hold up running answers (512)"},
+        {.name = "--memory-budget", .kind = CLI_REAL, .out = &args.memory_budget_gb, .value = "GB",
+         .min = 0, .max = 1e6, .help = "weights, cache and scratch must fit into this much (0 = advise only)"},
+        {.name = "--kv-budget", .kind = CLI_REAL, .out = &args.kv_budget_gb, .value = "GB", .min = 0,
+         .max = 1e6, .help = "the KV cache must fit into this much"},
+        {.name = "--temperature", .alias = "--temp", .kind = CLI_REAL, .out = &args.temperature,
+         .value = "T", .min = 0, .max = 5, .help = "for requests that do not say (the model's, else 0.7)"},
+        {.name = "--top-p", .kind = CLI_REAL, .out = &args.top_p, .value = "P", .min = 0, .max = 1,
+         .help = "likewise (the model's, else 1)"},
+        {.name = "--top-k", .kind = CLI_INT, .out = &args.top_k, .value = "K", .min = 0, .max = 1e6,
+         .help = "likewise (the model's, else all)"},
+        {.name = "--min-p", .kind = CLI_REAL, .out = &args.min_p, .value = "P", .min = 0, .max = 1,
+         .help = "likewise (0)"},
+        {.name = "--max-tokens", .kind = CLI_INT, .out = &args.max_tokens, .value = "N", .min = 1,
+         .max = 1e9, .help = "likewise (until the model ends)"},
+        {.name = "--drain", .kind = CLI_INT, .out = &args.drain_s, .value = "S", .min = 1, .max = 86400,
+         .help = "seconds that running answers have to finish when told to stop (30)"},
+        {.name = "--log-format", .kind = CLI_CHOICE, .out = &args.log_format, .value = "text|json",
+         .help = "how log lines look on stderr"},
+        {.name = "--verbose", .alias = "-v", .kind = CLI_SWITCH, .out = &args.verbose,
+         .help = "log every request"},
+        MODEL_OPTIONS(&model),
+    };
+    const struct cli_spec spec = {"serve [MODEL] [options]",
+                                  "Serve a model over the OpenAI API; without a model, the built-in demo.",
+                                  CLI_OPTIONS(options), 1};
+    const char *positional = NULL;
+    uint32_t n;
+    enum cli_outcome outcome = cli_parse(&spec, argc, argv, &positional, &n);
+    if (outcome != CLI_RUN)
+        return outcome == CLI_HELPED ? EXIT_DONE : EXIT_USAGE;
+    log_set_json(strcmp(args.log_format, "json") == 0);
+    if (args.verbose && !log_enabled(LOG_INFO))
+        log_set_level(LOG_INFO);
+    struct err err = {0};
+    return serve(&args, &model, positional, &err) ? EXIT_DONE : cli_fail("serve", &err);
+}

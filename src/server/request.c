@@ -1,0 +1,175 @@
+#include "server/request.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+void request_refuse(struct http_exchange *exchange, const struct request_error *error) {
+    int status = err_http_status(error->err.code);
+    if (status == 400)
+        http_fail(exchange, status, NULL, NULL, error->param, "%s", error->err.message);
+    else
+        http_fail_err(exchange, &error->err);
+}
+
+json_t *request_body(const struct http_exchange *exchange, struct request_error *error) {
+    json_t *body = json_parse(http_body(exchange), "body", &error->err);
+    if (body && !json_is_object(body)) {
+        err_set(&error->err, ERR_INVALID, "the body must be a JSON object");
+        json_decref(body);
+        body = NULL;
+    }
+    if (!body)
+        error->err.code = ERR_INVALID;
+    return body;
+}
+
+static bool wrong(struct request_error *error, const char *param, const char *expected) {
+    error->param = param;
+    return err_set(&error->err, ERR_INVALID, "'%s' must be %s", param, expected);
+}
+
+// A member that is there and not null.
+static const json_t *given(const json_t *body, const char *name) {
+    const json_t *value = json_object_get(body, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+static bool real_field(const json_t *body, const char *name, double min, double max, double *out,
+                       struct request_error *error) {
+    const json_t *value = given(body, name);
+    if (!value)
+        return true;
+    char expected[64];
+    snprintf(expected, sizeof expected, "a number from %g to %g", min, max);
+    double v = json_number_value(value);
+    if (!json_is_number(value) || v < min || v > max)
+        return wrong(error, name, expected);
+    *out = v;
+    return true;
+}
+
+static bool int_field(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out,
+                      struct request_error *error) {
+    const json_t *value = given(body, name);
+    if (!value)
+        return true;
+    char expected[96];
+    snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)min, (long long)max);
+    int64_t v = json_integer_value(value);
+    if (!json_is_integer(value) || v < min || v > max)
+        return wrong(error, name, expected);
+    *out = v;
+    return true;
+}
+
+static bool bool_field(const json_t *body, const char *name, bool *out, struct request_error *error) {
+    const json_t *value = given(body, name);
+    if (value && !json_is_boolean(value))
+        return wrong(error, name, "true or false");
+    if (value)
+        *out = json_is_true(value);
+    return true;
+}
+
+static bool stop_field(const json_t *body, struct generation_fields *out, struct request_error *error) {
+    const json_t *stop = given(body, "stop");
+    if (!stop)
+        return true;
+    size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+    if (n > REQUEST_STOPS_MAX)
+        return wrong(error, "stop", "a string or an array of at most 16 strings");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        if (!json_is_string(one))
+            return wrong(error, "stop", "a string or an array of at most 16 strings");
+        if (json_string_length(one)) // an empty one would stop everything: ignored, as elsewhere
+            out->stops[out->n_stops++] = json_str(one);
+    }
+    return true;
+}
+
+static bool bias_field(const json_t *body, struct generation_fields *out, struct request_error *error) {
+    const json_t *object = given(body, "logit_bias");
+    if (!object)
+        return true;
+    if (!json_is_object(object))
+        return wrong(error, "logit_bias", "an object of token ids and numbers");
+    out->bias = calloc(json_object_size(object) + 1, sizeof *out->bias);
+    if (!out->bias)
+        return err_set(&error->err, ERR_NOMEM, "out of memory for logit_bias");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+        char *end;
+        long id = strtol(key, &end, 10);
+        double bias = json_number_value(value);
+        if (!*key || *end || id < 0 || id > INT32_MAX || !json_is_number(value) || bias < -100 || bias > 100)
+            return wrong(error, "logit_bias", "an object of token ids and numbers from -100 to 100");
+        out->bias[out->sampling.n_bias++] = (struct logit_bias){(int32_t)id, (float)bias};
+    }
+    out->sampling.bias = out->bias;
+    return true;
+}
+
+uint64_t request_fresh_seed(void) {
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
+        seed = hash_u64(clock_ns());
+    return seed;
+}
+
+void request_new_id(const char *prefix, char *out, size_t n) {
+    static _Atomic uint64_t counter; // only makes ids of one process differ
+    uint64_t a = request_fresh_seed(), b = atomic_fetch_add(&counter, 1);
+    snprintf(out, n, "%s%016llx%08llx", prefix, (unsigned long long)a, (unsigned long long)(b & 0xFFFFFFFF));
+}
+
+bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
+                    struct request_error *error) {
+    const struct generation_defaults *model = &model_config_of(server->bundle->model)->generation;
+    const struct server_options *o = &server->options;
+    *out = (struct generation_fields){.sampling = sampler_params_default()};
+    // The request, else the operator, else the model's authors, else loam.
+    bool samples = !model->do_sample_given || model->do_sample;
+    double temperature = o->temperature >= 0       ? o->temperature
+                         : !samples                ? 0
+                         : model->temperature >= 0 ? (double)model->temperature
+                                                   : 0.7;
+    double top_p = o->top_p >= 0 ? o->top_p : model->top_p >= 0 ? (double)model->top_p : 1;
+    double min_p = o->min_p >= 0 ? o->min_p : model->min_p >= 0 ? (double)model->min_p : 0;
+    int64_t top_k = o->top_k >= 0 ? o->top_k : model->top_k >= 0 ? model->top_k : 0;
+    int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : 0, seed = 0;
+    if (!real_field(body, "temperature", 0, 5, &temperature, error) ||
+        !real_field(body, "top_p", 0, 1, &top_p, error) ||
+        !real_field(body, "min_p", 0, 1, &min_p, error) ||
+        !int_field(body, "top_k", -1, 1000000, &top_k, error) ||
+        !int_field(body, "seed", INT64_MIN, INT64_MAX, &seed, error) ||
+        !int_field(body, "max_tokens", 1, INT32_MAX, &max_tokens, error) ||
+        !int_field(body, "max_completion_tokens", 1, INT32_MAX, &max_tokens, error) ||
+        !bool_field(body, "stream", &out->stream, error) ||
+        !bool_field(body, "ignore_eos", &out->ignore_eos, error) || !stop_field(body, out, error) ||
+        !bias_field(body, out, error))
+        return false;
+    const json_t *stream_options = given(body, "stream_options");
+    if (stream_options && !json_is_object(stream_options))
+        return wrong(error, "stream_options", "an object");
+    if (stream_options && !bool_field(stream_options, "include_usage", &out->include_usage, error))
+        return false;
+    out->sampling.temperature = (float)temperature;
+    out->sampling.top_p = (float)top_p;
+    out->sampling.min_p = (float)min_p;
+    out->sampling.top_k = (int32_t)top_k;
+    out->sampling.seed = given(body, "seed") ? (uint64_t)seed : request_fresh_seed();
+    out->max_tokens = (uint32_t)max_tokens;
+    return true;
+}
+
+void request_fields_deinit(struct generation_fields *fields) {
+    free(fields->bias);
+    fields->bias = NULL;
+}

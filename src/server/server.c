@@ -1,0 +1,107 @@
+#include "server/server.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum { DRAIN_MS_DEFAULT = 30000 };
+
+static const struct http_route ROUTES[] = {
+    {"POST", "/v1/chat/completions", openai_chat},
+    {"POST", "/v1/completions", openai_completions},
+    {"GET", "/v1/models", openai_models},
+    {"GET", "/v1/models/*", openai_model},
+    {"GET", "/v1", server_index},
+    {"GET", "/health", server_health},
+    {NULL, NULL, NULL},
+};
+
+struct server_options server_options_default(void) {
+    return (struct server_options){.host = "127.0.0.1", .port = 8080, .temperature = -1, .top_p = -1,
+                                   .min_p = -1, .top_k = -1, .max_tokens = -1};
+}
+
+// GET /v1: the server describes itself. A port probe reads `models` from it.
+void server_index(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct strbuf out = {0};
+    strbuf_append_c(&out, "{\"object\":\"server\",\"name\":\"loam\",\"version\":\"" LOAM_VERSION "\","
+                          "\"models\":[");
+    strbuf_json_string(&out, str_from(server->bundle->name));
+    strbuf_append_c(&out, "],\"routes\":[");
+    for (const struct http_route *route = ROUTES; route->method; route++)
+        strbuf_printf(&out, "%s{\"method\":\"%s\",\"path\":\"%s\"}", route == ROUTES ? "" : ",",
+                      route->method, route->path);
+    strbuf_append_c(&out, "]}");
+    http_reply_json(exchange, 200, strbuf_str(&out));
+    strbuf_deinit(&out);
+}
+
+struct server *server_create(const struct server_options *options, struct err *err) {
+    struct server *server = calloc(1, sizeof *server);
+    if (!server) {
+        err_set(err, ERR_NOMEM, "out of memory for the server");
+        return NULL;
+    }
+    server->options = *options;
+    server->started_unix = (uint64_t)time(NULL);
+    struct http_options http = {
+        .host = options->host, .port = options->port, .unix_path = options->unix_path, .routes = ROUTES,
+        .user = server,
+        .body_bytes_max = options->body_bytes_max ? options->body_bytes_max : SERVER_BODY_BYTES_MAX};
+    server->http = http_create(&http, err);
+    if (!server->http) {
+        free(server);
+        return NULL;
+    }
+    return server;
+}
+
+void server_attach(struct server *server, const struct bundle *bundle, struct engine *engine) {
+    server->bundle = bundle;
+    server->engine = engine;
+}
+
+static void stop_when_drained(void *user) {
+    struct server *server = user;
+    if (server->stopping &&
+        (http_n_open(server->http) == 0 || clock_ns() > server->stop_deadline_ns))
+        http_stop(server->http);
+}
+
+static void on_stop_signal(void *user) {
+    struct server *server = user;
+    if (server->stopping) { // asked twice: at once
+        http_stop(server->http);
+        return;
+    }
+    uint32_t drain_ms = server->options.drain_ms ? server->options.drain_ms : DRAIN_MS_DEFAULT;
+    log_info("server: stopping open=%u", http_n_open(server->http));
+    server->stopping = true;
+    server->stop_deadline_ns = clock_ns() + (uint64_t)drain_ms * 1000000;
+    http_accept_no_more(server->http);
+    engine_drain(server->engine);
+    stop_when_drained(server);
+    // Only now is there something to look for again and again: an idle server has no timer.
+    http_every(server->http, 20, stop_when_drained, server);
+}
+
+void server_run(struct server *server) {
+    http_on_signal(server->http, SIGTERM, on_stop_signal, server);
+    http_on_signal(server->http, SIGINT, on_stop_signal, server);
+    http_run(server->http);
+}
+
+void server_destroy(struct server *server) {
+    if (!server)
+        return;
+    http_destroy(server->http);
+    free(server);
+}
+
+uint16_t server_port(const struct server *server) {
+    return http_port(server->http);
+}

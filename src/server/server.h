@@ -1,0 +1,46 @@
+// server/server.h - loam's HTTP server over one engine: it translates, it never computes.
+// The event thread owns this; tokens come from the engine thread through gen_job.
+#ifndef LOAM_SERVER_SERVER_H
+#define LOAM_SERVER_SERVER_H
+#include "engine/bundle.h"
+#include "engine/engine.h"
+#include "server/http.h"
+
+enum { SERVER_BODY_BYTES_MAX = 64 << 20 };
+
+struct server_options {
+    const char *host; // default 127.0.0.1
+    uint16_t port;
+    const char *unix_path;  // NULL = TCP
+    size_t body_bytes_max;  // 0 = SERVER_BODY_BYTES_MAX
+    uint32_t drain_ms;      // how long SIGTERM waits for running answers; 0 = 30 s
+    // Defaults of requests that do not say: < 0 = the model's own, else loam's.
+    double temperature, top_p, min_p;
+    int64_t top_k, max_tokens;
+    const json_t *template_kwargs; // defaults for chat_template_kwargs, or NULL
+};
+struct server_options server_options_default(void);
+
+struct server {
+    struct server_options options;
+    const struct bundle *bundle;
+    struct engine *engine;
+    struct http_server *http;
+    uint64_t started_unix; // seconds
+    bool stopping;
+    uint64_t stop_deadline_ns;
+};
+
+// Bind (first: a taken port is told before anything else is done), answering nothing yet.
+// bundle and engine may come later, before server_run(). ERR_IO, ERR_NOMEM.
+struct server *server_create(const struct server_options *options, struct err *err);
+void server_attach(struct server *server, const struct bundle *bundle, struct engine *engine);
+// Answer until SIGTERM or SIGINT: then no new requests, running answers finish (at most drain_ms; a second
+// signal ends them at once).
+void server_run(struct server *server);
+void server_destroy(struct server *server); // NULL is allowed
+uint16_t server_port(const struct server *server);
+
+// Route handlers, one file a surface; `user` is the server.
+http_handler_fn openai_chat, openai_completions, openai_models, openai_model, server_index, server_health;
+#endif
