@@ -91,11 +91,11 @@ static bool word_before(struct str text, size_t at) {
     size_t from = at - 1;
     while (from > 0 && ((uint8_t)text.data[from] & 0xC0) == 0x80)
         from--;
-    return char_is_word(utf8_next(text, &from));
+    return char_has(utf8_next(text, &from), CHAR_WORD);
 }
 
 static bool word_at(struct str text, size_t at) {
-    return at < text.n && char_is_word(utf8_next(text, &at));
+    return at < text.n && char_has(utf8_next(text, &at), CHAR_WORD);
 }
 
 static size_t spaces_before(struct str text, size_t at) {

@@ -192,15 +192,19 @@ static bool join_long(const struct bpe *bpe, struct bpe_scratch *scratch, size_t
     return true;
 }
 
+static bool no_memory(struct err *err) {
+    return err_set(err, ERR_NOMEM, "tokenizer: out of memory");
+}
+
 static bool join_and_append(const struct bpe *bpe, struct bpe_scratch *scratch, size_t n,
-                            struct token_list *out) {
+                            struct token_list *out, struct err *err) {
     if (n <= SHORT_WORD)
         n = join_short(bpe, scratch->symbols, n);
     else if (!join_long(bpe, scratch, &n))
-        return false;
+        return no_memory(err);
     for (size_t i = 0; i < n; i++)
         token_list_append(out, scratch->symbols[i].id);
-    return !out->failed;
+    return !out->failed || no_memory(err);
 }
 
 // ---- First symbols ----------------------------------------------------------------------------
@@ -211,6 +215,7 @@ struct collector {
     struct bpe_symbol *symbols;
     size_t n;
     bool unk_waits;
+    bool lacks_unk; // the unk token was needed and is not there
 };
 
 static void collect(struct collector *c, token_id id) {
@@ -235,33 +240,39 @@ static void collect_unknown(struct collector *c, struct str spelled) {
     }
     if (!bpe->has_unk)
         return;
+    c->lacks_unk |= bpe->unk == TOKEN_NONE;
     if (c->unk_waits && !bpe->fuse_unk)
         c->symbols[c->n++].id = bpe->unk;
     c->unk_waits = true;
 }
 
-static size_t collected(struct collector *c) {
+static bool join_collected(struct collector *c, struct bpe_scratch *scratch, struct token_list *out,
+                           struct err *err) {
+    if (c->lacks_unk)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer: the text has a character that the vocabulary lacks, and the model's "
+                       "unk_token is not in it either");
     if (c->unk_waits)
         c->symbols[c->n++].id = c->bpe->unk;
-    return c->n;
+    return join_and_append(c->bpe, scratch, c->n, out, err);
 }
 
 bool bpe_encode(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
-                struct token_list *out) {
+                struct token_list *out, struct err *err) {
     if (word.n == 0)
         return true;
     if (bpe->ignore_merges) {
         token_id id = vocab_find(bpe->vocab, word);
         if (id != TOKEN_NONE) {
             token_list_append(out, id);
-            return !out->failed;
+            return !out->failed || no_memory(err);
         }
     }
     bool affixes = bpe->prefix.n || bpe->suffix.n;
     // An affix may fall back to bytes as well.
     if (!reserve_symbols(scratch, (word.n + 1) * (1 + bpe->prefix.n) + bpe->suffix.n))
-        return false;
-    struct collector c = {bpe, scratch->symbols, 0, false};
+        return no_memory(err);
+    struct collector c = {.bpe = bpe, .symbols = scratch->symbols};
     for (size_t i = 0; i < word.n;) {
         size_t from = i;
         utf8_next(word, &i);
@@ -274,7 +285,7 @@ bool bpe_encode(const struct bpe *bpe, struct str word, struct bpe_scratch *scra
             if (i == word.n)
                 strbuf_append(&scratch->affixed, bpe->suffix);
             if (scratch->affixed.failed)
-                return false;
+                return no_memory(err);
             spelled = strbuf_str(&scratch->affixed);
         }
         token_id id = vocab_find(bpe->vocab, spelled);
@@ -283,22 +294,22 @@ bool bpe_encode(const struct bpe *bpe, struct str word, struct bpe_scratch *scra
         else
             collect_unknown(&c, spelled);
     }
-    return join_and_append(bpe, scratch, collected(&c), out);
+    return join_collected(&c, scratch, out, err);
 }
 
 bool bpe_encode_bytes(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
-                      struct token_list *out) {
+                      struct token_list *out, struct err *err) {
     if (word.n == 0)
         return true;
     // A token that its own text merges to is the answer for that text; with ignore_merges any is.
     token_id whole = vocab_find(bpe->pieces, word);
     if (whole != TOKEN_NONE && (bpe->ignore_merges || bpe->flags[whole] & TOKEN_WHOLE)) {
         token_list_append(out, whole);
-        return !out->failed;
+        return !out->failed || no_memory(err);
     }
     if (!reserve_symbols(scratch, word.n + 1))
-        return false;
-    struct collector c = {bpe, scratch->symbols, 0, false};
+        return no_memory(err);
+    struct collector c = {.bpe = bpe, .symbols = scratch->symbols};
     for (size_t i = 0; i < word.n; i++) {
         token_id id = bpe->letters[(uint8_t)word.data[i]];
         if (id != TOKEN_NONE)
@@ -306,5 +317,5 @@ bool bpe_encode_bytes(const struct bpe *bpe, struct str word, struct bpe_scratch
         else
             collect_unknown(&c, (struct str){NULL, 0});
     }
-    return join_and_append(bpe, scratch, collected(&c), out);
+    return join_collected(&c, scratch, out, err);
 }

@@ -16,8 +16,9 @@ struct bpe {
     const uint8_t *flags;       // of `pieces`
     const struct merge_slot *merges;
     uint32_t merge_mask;
-    bool has_unk, fuse_unk, byte_fallback, ignore_merges;
-    token_id unk;
+    bool has_unk; // characters the vocabulary lacks become `unk`, else they vanish
+    token_id unk; // TOKEN_NONE if the vocabulary lacks that as well
+    bool fuse_unk, byte_fallback, ignore_merges;
     struct str prefix, suffix;  // continuing_subword_prefix, end_of_word_suffix
     token_id fallback[256];     // "<0x00>" ...; all of them or none is used for a character
     token_id letters[256];      // of a byte that ByteLevel spells, or TOKEN_NONE
@@ -39,12 +40,12 @@ struct bpe_scratch {
 };
 void bpe_scratch_deinit(struct bpe_scratch *scratch);
 
-// Append the ids of one word. False when out of memory.
+// Append the ids of one word. ERR_NOMEM; ERR_UNSUPPORTED if it needs the unk token and there is none.
 bool bpe_encode(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
-                struct token_list *out);
+                struct token_list *out, struct err *err);
 // The same for a word of raw bytes that ByteLevel would spell. Requires bpe->pieces.
 bool bpe_encode_bytes(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
-                      struct token_list *out);
+                      struct token_list *out, struct err *err);
 
 // One merge of a model file, by ids.
 struct merge {

@@ -10,6 +10,7 @@
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pretokenizer.h"
+#include "tokenizer/unigram.h"
 
 struct compiler {
     struct source *source;
@@ -131,13 +132,14 @@ static bool read_added_token(struct compiler *c, const json_t *value, struct err
     struct added *added = find_added(c, content, in_model);
     if (!added) {
         added = &c->added[c->n_added];
-        // HF numbers new tokens on from the last one, whatever the file declares.
-        added->id = in_model != TOKEN_NONE ? in_model : (token_id)c->next_added_id;
-        if (in_model == TOKEN_NONE && ((uint32_t)added->id >= c->n_ids_max ||
-                                       c->flags[added->id] & TOKEN_IN_MODEL))
-            return err_set(err, ERR_FORMAT,
-                           "%s \"%.*s\" would get id %d, which is taken: the vocabulary has holes",
-                           what, SHOWN(content), added->id);
+        // HF numbers new tokens on from the last one, whatever the file declares; in a vocabulary with
+        // holes that may be another token's id, and the declared one is better.
+        uint32_t id = in_model != TOKEN_NONE ? (uint32_t)in_model : c->next_added_id;
+        if (in_model == TOKEN_NONE && id < c->n_ids_max && c->flags[id])
+            id = declared;
+        if (id >= c->n_ids_max || (in_model == TOKEN_NONE && c->flags[id]))
+            return err_set(err, ERR_FORMAT, "%s \"%.*s\" has no free id", what, SHOWN(content));
+        added->id = (token_id)id;
         if ((uint32_t)added->id >= c->next_added_id)
             c->next_added_id = (uint32_t)added->id + 1;
         c->n_added++;
@@ -183,6 +185,8 @@ static bool normalize_added(struct compiler *c, struct err *err) {
             struct str normalized;
             ok = normalizer_run(&normalizer, added->content, &scratch, &normalized, err) &&
                  (arena_copy(&c->arena, normalized, &added->found_by) || no_memory(err));
+            if (ok && !str_eq(added->content, added->found_by))
+                c->flags[added->id] |= TOKEN_RENAMED;
         }
     }
     normalizer_deinit(&normalizer);
@@ -233,8 +237,12 @@ static bool compile_pieces(struct compiler *c, struct err *err) {
     bool ok = regex != NULL;
     for (uint32_t id = 0; ok && id < c->n_ids; id++) {
         bool is_byte;
+        struct str text = c->texts[id];
+        for (uint32_t i = 0; c->flags[id] & TOKEN_RENAMED && i < c->n_added; i++)
+            if (c->added[i].id == (token_id)id)
+                text = c->added[i].found_by;
         strbuf_clear(&piece);
-        ok = decoder_piece(&decoder, regex, c->texts[id], &piece, &is_byte) &&
+        ok = decoder_piece(&decoder, regex, text, &piece, &is_byte) &&
              arena_copy(&c->arena, strbuf_str(&piece), &c->pieces[id]);
         c->flags[id] |= is_byte ? TOKEN_BYTE : 0;
     }
@@ -280,6 +288,16 @@ static bool compile_merges(struct compiler *c, struct err *err) {
     }
     strbuf_deinit(&joined);
     return ok && bpe_build_merges(&c->image, merges, source->n_merges, err);
+}
+
+static bool compile_unigram(struct compiler *c, struct err *err) {
+    double *scores = arena_array(&c->arena, double, c->n_ids + 1);
+    if (!scores)
+        return no_memory(err);
+    for (uint32_t i = 0; i < c->source->n_tokens; i++)
+        scores[c->source->tokens[i].id] = c->source->tokens[i].score;
+    image_append(&c->image, IMAGE_SCORES, scores, c->n_ids * sizeof *scores);
+    return unigram_build_trie(&c->image, c->texts, c->flags, c->n_ids, err);
 }
 
 // ---- All --------------------------------------------------------------------------------------
@@ -346,6 +364,8 @@ static bool compile_all(struct compiler *c, struct err *err) {
                                           IMAGE_PIECE_SLOTS, err)))
         return false;
     image_append(&c->image, IMAGE_FLAGS, c->flags, c->n_ids);
+    if (c->source->model == MODEL_UNIGRAM && !compile_unigram(c, err))
+        return false;
     return compile_meta(c, err);
 }
 

@@ -25,6 +25,7 @@ enum image_section {
     IMAGE_ADDED_TEXT,  // what they are found by
     IMAGE_MERGES,      // struct merge_slot [power of two]
     IMAGE_SCORES,      // f64 [n_ids], Unigram only
+    IMAGE_TRIE,        // struct trie_node [], Unigram only
     IMAGE_N_SECTIONS
 };
 

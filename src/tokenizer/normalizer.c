@@ -1,5 +1,6 @@
 #include "tokenizer/normalizer.h"
 
+#include <openssl/evp.h>
 #include <stdlib.h>
 #include <utf8proc.h>
 
@@ -20,22 +21,75 @@ enum kind {
     PREPEND,
     BYTE_LEVEL,
     NMT,
+    BERT,
+    PRECOMPILED,
     N_KINDS
 };
 static const char *const KIND_NAMES[N_KINDS] = {
     "NFC",     "NFD",     "NFKC",      "NFKD", "Lowercase", "Strip", "StripAccents",
-    "Replace", "Prepend", "ByteLevel", "Nmt",
+    "Replace", "Prepend", "ByteLevel", "Nmt",  "BertNormalizer", "Precompiled",
 };
-enum { STEPS_MAX = 256, DEPTH_MAX = 16 };
+enum { STEPS_MAX = 256, DEPTH_MAX = 16, CHARSMAP_BYTES_MAX = 64 << 20 };
 
 struct normalizer_step {
     enum kind kind;
     bool left, right;       // Strip
     struct pattern pattern; // Replace
     struct str content;     // Replace, Prepend
+    bool clean_text, chinese_chars, strip_accents, lowercase; // BertNormalizer
+    const uint32_t *units; // Precompiled: a Darts double array, owned by the arena
+    size_t n_units;
+    struct str targets; // Precompiled: NUL-terminated texts that the array's values point into
 };
 
 // ---- Reading ----------------------------------------------------------------------------------
+
+static bool read_bert(struct normalizer_step *step, const json_t *value, struct err *err) {
+    const char *what = "tokenizer.json: normalizer BertNormalizer";
+    step->clean_text = step->chinese_chars = step->lowercase = true;
+    if (!json_get_bool(value, "lowercase", &step->lowercase, what, err))
+        return false;
+    step->strip_accents = step->lowercase; // if it is null
+    return json_get_bool(value, "clean_text", &step->clean_text, what, err) &&
+           json_get_bool(value, "handle_chinese_chars", &step->chinese_chars, what, err) &&
+           json_get_bool(value, "strip_accents", &step->strip_accents, what, err);
+}
+
+// base64 of: u32 bytes of the array, the array, the texts. SentencePiece, src/normalizer.cc.
+static bool read_charsmap(struct normalizer *normalizer, struct normalizer_step *step,
+                          const json_t *value, struct err *err) {
+    struct str text = {0};
+    const char *what = "tokenizer.json: normalizer Precompiled";
+    if (!json_get_str(value, "precompiled_charsmap", &text, what, err))
+        return false;
+    if (text.n == 0)
+        return true; // nothing is mapped
+    if (text.n > CHARSMAP_BYTES_MAX || text.n % 4)
+        return err_set(err, ERR_FORMAT, "%s: precompiled_charsmap is not base64", what);
+    unsigned char *raw = arena_alloc(&normalizer->arena, text.n / 4 * 3 + 8);
+    if (!raw)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", what);
+    // The array starts at byte 4 and must be aligned.
+    int n_raw = EVP_DecodeBlock(raw, (const unsigned char *)text.data, (int)text.n);
+    if (n_raw < 0)
+        return err_set(err, ERR_FORMAT, "%s: precompiled_charsmap is not base64", what);
+    size_t n = (size_t)n_raw;
+    while (text.n && text.data[text.n - 1] == '=') {
+        n--;
+        text.n--;
+    }
+    uint32_t n_array;
+    if (n < 4)
+        return err_set(err, ERR_FORMAT, "%s: precompiled_charsmap is cut short", what);
+    memcpy(&n_array, raw, 4);
+    if (n_array % 4 || n_array > n - 4)
+        return err_set(err, ERR_FORMAT, "%s: precompiled_charsmap says %u bytes, has %zu", what,
+                       n_array, n - 4);
+    step->units = (const uint32_t *)(const void *)(raw + 4);
+    step->n_units = n_array / 4;
+    step->targets = (struct str){(const char *)raw + 4 + n_array, n - 4 - n_array};
+    return true;
+}
 
 static bool read_step(struct normalizer *normalizer, const json_t *value, struct err *err) {
     struct str type = json_str(json_object_get(value, "type"));
@@ -64,8 +118,12 @@ static bool read_step(struct normalizer *normalizer, const json_t *value, struct
         !pattern_read(&step.pattern, json_object_get(value, "pattern"), &normalizer->arena,
                       "tokenizer.json: normalizer Replace", err))
         return false;
+    // From here on the step is undone with the others.
     normalizer->steps[normalizer->n_steps++] = step;
-    return true;
+    struct normalizer_step *kept = &normalizer->steps[normalizer->n_steps - 1];
+    if (step.kind == BERT)
+        return read_bert(kept, value, err);
+    return step.kind != PRECOMPILED || read_charsmap(normalizer, kept, value, err);
 }
 
 static bool read_steps(struct normalizer *normalizer, const json_t *value, int depth,
@@ -115,25 +173,29 @@ void normalizer_scratch_deinit(struct normalizer_scratch *scratch) {
 
 // ---- Running ----------------------------------------------------------------------------------
 
-static bool is_below_300(struct str in) {
-    for (size_t i = 0; i < in.n; i++)
-        if ((uint8_t)in.data[i] >= 0xCC) // the lead byte of U+0300
-            return false;
-    return true;
-}
 static bool is_ascii(struct str in) {
-    for (size_t i = 0; i < in.n; i++)
+    size_t i = 0;
+    for (; in.n - i >= 8; i += 8) {
+        uint64_t word;
+        memcpy(&word, in.data + i, 8);
+        if (word & 0x8080808080808080u)
+            return false;
+    }
+    for (; i < in.n; i++)
         if ((uint8_t)in.data[i] >= 0x80)
             return false;
     return true;
 }
 
-static void unicode_form(enum kind kind, struct str in, struct strbuf *out) {
+// A span without characters that HF does not know, through utf8proc.
+static void map_span(enum kind kind, struct str in, struct strbuf *out) {
     int options = UTF8PROC_STABLE;
     options |= kind == NFC || kind == NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
     if (kind == NFKC || kind == NFKD)
         options |= UTF8PROC_COMPAT;
     utf8proc_uint8_t *mapped = NULL;
+    if (in.n == 0)
+        return;
     utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)in.data, (utf8proc_ssize_t)in.n,
                                       &mapped, (utf8proc_option_t)options);
     if (n < 0)
@@ -141,6 +203,59 @@ static void unicode_form(enum kind kind, struct str in, struct strbuf *out) {
     else
         strbuf_append(out, (struct str){(const char *)mapped, (size_t)n});
     free(mapped);
+}
+
+// Inert characters neither change nor combine nor let others combine across them.
+static void unicode_form(enum kind kind, struct str in, struct strbuf *out) {
+    size_t done = 0;
+    for (size_t i = 0; i < in.n;) {
+        size_t n;
+        if (char_has(char_at(in.data + i, &n), CHAR_INERT)) {
+            map_span(kind, str_slice(in, done, i), out);
+            strbuf_append(out, str_slice(in, i, i + n));
+            done = i + n;
+        }
+        i += n;
+    }
+    map_span(kind, str_slice(in, done, in.n), out);
+}
+
+// The first character that NFC may change, at or after `at`.
+static size_t find_needs_nfc(struct str in, size_t at) {
+    while (at < in.n) {
+        if ((uint8_t)in.data[at] < 0xCC) { // below U+0300 nothing changes
+            at++;
+            continue;
+        }
+        size_t n;
+        if (char_has(char_at(in.data + at, &n), CHAR_NEEDS_NFC))
+            return at;
+        at += n;
+    }
+    return in.n;
+}
+
+// Only spans around characters that may change are mapped: from the one before, with which they may
+// combine, to the last of them. False if there is none: `in` is its own form.
+static bool nfc(struct str in, struct strbuf *out) {
+    size_t done = 0, found = find_needs_nfc(in, 0);
+    if (found == in.n)
+        return false;
+    while (found < in.n) {
+        size_t from = found, to = found, n;
+        if (from > done)
+            do
+                from--;
+            while (from > done && ((uint8_t)in.data[from] & 0xC0) == 0x80);
+        while (to < in.n && char_has(char_at(in.data + to, &n), CHAR_NEEDS_NFC))
+            to += n;
+        strbuf_append(out, str_slice(in, done, from));
+        unicode_form(NFC, str_slice(in, from, to), out);
+        done = to;
+        found = find_needs_nfc(in, done);
+    }
+    strbuf_append(out, str_slice(in, done, in.n));
+    return true;
 }
 
 static void lowercase(struct str in, struct strbuf *out) {
@@ -151,7 +266,7 @@ static void lowercase(struct str in, struct strbuf *out) {
         else if (c < 0x80)
             strbuf_char(out, (char)(c >= 'A' && c <= 'Z' ? c + 32 : c));
         else
-            strbuf_code_point(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
+            strbuf_code_point(out, char_lower(c));
     }
 }
 
@@ -178,7 +293,7 @@ static struct str strip(const struct normalizer_step *step, struct str in) {
 static void strip_accents(struct str in, struct strbuf *out) {
     for (size_t i = 0; i < in.n;) {
         size_t from = i;
-        if (!char_is_mark(utf8_next(in, &i)))
+        if (!char_has(utf8_next(in, &i), CHAR_MARK))
             strbuf_append(out, str_slice(in, from, i));
     }
 }
@@ -197,6 +312,111 @@ static void nmt(struct str in, struct strbuf *out) {
             strbuf_char(out, ' ');
         else
             strbuf_append(out, str_slice(in, from, i));
+    }
+}
+
+static bool is_chinese(uint32_t c) { // HF's list; U+2B920 is its own slip
+    return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
+           (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
+           (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
+           (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
+}
+
+static void bert_clean(const struct normalizer_step *step, struct str in, struct strbuf *out) {
+    for (size_t i = 0; i < in.n;) {
+        size_t from = i;
+        uint32_t c = utf8_next(in, &i);
+        if (step->clean_text && char_has(c, CHAR_CLEANED))
+            continue;
+        bool chinese = step->chinese_chars && is_chinese(c);
+        if (chinese)
+            strbuf_char(out, ' ');
+        if (step->clean_text && char_is_space(c))
+            strbuf_char(out, ' ');
+        else
+            strbuf_append(out, str_slice(in, from, i));
+        if (chinese)
+            strbuf_char(out, ' ');
+    }
+}
+
+static void bert(const struct normalizer_step *step, struct str in, struct strbuf *out) {
+    struct strbuf cleaned = {0}, decomposed = {0}, stripped = {0};
+    bert_clean(step, in, &cleaned);
+    struct str text = strbuf_str(&cleaned);
+    if (step->strip_accents && text.n) {
+        unicode_form(NFD, text, &decomposed);
+        struct str all = strbuf_str(&decomposed);
+        for (size_t i = 0; i < all.n;) {
+            size_t from = i;
+            if (!char_has(utf8_next(all, &i), CHAR_ACCENT))
+                strbuf_append(&stripped, str_slice(all, from, i));
+        }
+        text = strbuf_str(&stripped);
+    }
+    if (step->lowercase)
+        lowercase(text, out);
+    else
+        strbuf_append(out, text);
+    out->failed |= cleaned.failed || decomposed.failed || stripped.failed;
+    strbuf_deinit(&cleaned);
+    strbuf_deinit(&decomposed);
+    strbuf_deinit(&stripped);
+}
+
+// The text that the shortest key at the front of `in` maps to; data is NULL if there is none. The
+// array is not trusted: each step stays inside. Units: Darts-clone's DoubleArrayUnit (Yata).
+static struct str charsmap_find(const struct normalizer_step *step, struct str in) {
+    const uint32_t *units = step->units;
+    struct str none = {NULL, 0};
+    if (step->n_units == 0)
+        return none;
+    size_t at = 0;
+    uint32_t unit = units[0];
+    at ^= (size_t)(unit >> 10) << ((unit & (1u << 9)) >> 6);
+    for (size_t i = 0; i < in.n; i++) {
+        uint8_t c = (uint8_t)in.data[i];
+        if (c == 0)
+            return none;
+        at ^= c;
+        if (at >= step->n_units || (units[at] & (1u << 31 | 0xFF)) != c)
+            return none;
+        unit = units[at];
+        at ^= (size_t)(unit >> 10) << ((unit & (1u << 9)) >> 6);
+        if (unit >> 8 & 1) {
+            uint32_t value = at < step->n_units ? units[at] & 0x7FFFFFFF : UINT32_MAX;
+            if (value >= step->targets.n)
+                return none;
+            const char *target = step->targets.data + value;
+            return (struct str){target, strnlen(target, step->targets.n - value)};
+        }
+    }
+    return none;
+}
+
+// By grapheme if it is short and mapped, else by character, as HF does.
+static void precompiled(const struct normalizer_step *step, struct str in, struct strbuf *out) {
+    for (size_t from = 0, to; from < in.n; from = to) {
+        size_t n;
+        utf8proc_int32_t state = 0, last = (utf8proc_int32_t)char_at(in.data + from, &n);
+        for (to = from + n; to < in.n; to += n) {
+            utf8proc_int32_t c = (utf8proc_int32_t)char_at(in.data + to, &n);
+            if (utf8proc_grapheme_break_stateful(last, c, &state))
+                break;
+            last = c;
+        }
+        struct str grapheme = str_slice(in, from, to);
+        struct str target = grapheme.n < 6 ? charsmap_find(step, grapheme) : (struct str){NULL, 0};
+        if (target.data) {
+            strbuf_append(out, target);
+            continue;
+        }
+        for (size_t i = 0; i < grapheme.n; i += n) {
+            char_at(grapheme.data + i, &n);
+            struct str part = str_slice(grapheme, i, i + n);
+            target = charsmap_find(step, part);
+            strbuf_append(out, target.data ? target : part);
+        }
     }
 }
 
@@ -228,10 +448,13 @@ bool normalizer_run(const struct normalizer *normalizer, struct str in,
         strbuf_clear(to);
         switch (step->kind) {
         case NFC:
+            if (!nfc(in, to))
+                continue;
+            break;
         case NFKC:
         case NFD:
         case NFKD:
-            if (step->kind == NFC ? is_below_300(in) : is_ascii(in))
+            if (is_ascii(in))
                 continue;
             unicode_form(step->kind, in, to);
             break;
@@ -259,6 +482,12 @@ bool normalizer_run(const struct normalizer *normalizer, struct str in,
             break;
         case NMT:
             nmt(in, to);
+            break;
+        case BERT:
+            bert(step, in, to);
+            break;
+        case PRECOMPILED:
+            precompiled(step, in, to);
             break;
         case N_KINDS:
             continue;

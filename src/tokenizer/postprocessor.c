@@ -55,23 +55,19 @@ static bool read_pair(struct token_list *out, const json_t *value, const char *k
     return append_id(out, json_array_get(pair, 1), n_ids, err);
 }
 
-// Put what `list` holds in place of every POST_TEXT of `around`.
-static bool wrap(struct token_list *list, const struct token_list *around, struct err *err) {
-    struct token_list whole = {0};
-    for (size_t i = 0; i < around->n; i++) {
-        if (around->ids[i] != POST_TEXT)
-            token_list_append(&whole, around->ids[i]);
-        for (size_t k = 0; around->ids[i] == POST_TEXT && k < list->n; k++)
-            token_list_append(&whole, list->ids[k]);
-        if (whole.n > ITEMS_MAX)
-            break;
-    }
-    token_list_deinit(list);
-    *list = whole;
-    if (whole.n > ITEMS_MAX)
+// Put `around`, whose POST_TEXT is the text, in place of the text alone.
+static bool wrap(struct token_list *list, struct token_list *around, struct err *err) {
+    if (list->n != 1 || list->ids[0] != POST_TEXT)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "tokenizer.json: post_processor Sequence has more than one step that adds "
+                       "tokens; loam knows one");
+    if (around->n > ITEMS_MAX)
         return err_set(err, ERR_FORMAT, "tokenizer.json: post_processor adds more than %d tokens",
                        ITEMS_MAX);
-    return !whole.failed || no_memory(err);
+    struct token_list old = *list;
+    *list = *around;
+    *around = old;
+    return true;
 }
 
 static bool read_one(struct token_list *list, const json_t *value, uint32_t n_ids, int depth,

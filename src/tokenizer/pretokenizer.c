@@ -18,12 +18,14 @@ enum kind {
     PUNCTUATION,
     BERT,
     CHAR_DELIMITER,
+    UNICODE_SCRIPTS,
     FIXED_LENGTH,
     N_KINDS
 };
 static const char *const KIND_NAMES[N_KINDS] = {
-    "ByteLevel",   "Split",            "Whitespace",         "WhitespaceSplit", "Digits", "Metaspace",
-    "Punctuation", "BertPreTokenizer", "CharDelimiterSplit", "FixedLength",
+    "ByteLevel",          "Split",          "Whitespace",  "WhitespaceSplit",
+    "Digits",             "Metaspace",      "Punctuation", "BertPreTokenizer",
+    "CharDelimiterSplit", "UnicodeScripts", "FixedLength",
 };
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS, N_BEHAVIORS };
 static const char *const BEHAVIOR_NAMES[N_BEHAVIORS] = {
@@ -236,15 +238,15 @@ static bool char_matches(const struct pretokenizer_step *step, uint32_t c) {
     case WHITESPACE_SPLIT:
         return char_is_space(c);
     case DIGITS:
-        return char_is_numeric(c);
+        return char_has(c, CHAR_NUMERIC);
     default:
-        return char_is_punctuation(c);
+        return char_has(c, CHAR_PUNCTUATION);
     }
 }
 
 // Whitespace keeps \w+|[^\w\s]+.
 static int whitespace_class(uint32_t c) {
-    return char_is_word(c) ? 2 : char_is_space(c) ? 0 : 1;
+    return char_has(c, CHAR_WORD) ? 2 : char_is_space(c) ? 0 : 1;
 }
 
 static bool find_next(struct finder *finder, struct span *out) {
@@ -384,7 +386,7 @@ static bool cut_bert(struct words *words, struct word word) {
         size_t at = i;
         uint32_t c = utf8_next(words->text, &i);
         bool space = char_is_space(c);
-        if (!space && !char_is_punctuation(c))
+        if (!space && !char_has(c, CHAR_PUNCTUATION))
             continue;
         ok = add_word(words, from, at, first && from == word.from);
         if (ok && !space)
@@ -405,6 +407,23 @@ static bool cut_fixed(struct words *words, struct word word, size_t length) {
     return true;
 }
 
+// Where one script follows another; characters of no script go with what is before them, and vanish
+// if there is nothing, as in HF.
+static bool cut_scripts(struct words *words, struct word word) {
+    size_t from = word.to;
+    uint32_t last = 0;
+    for (size_t i = word.from, n; i < word.to; i += n) {
+        uint32_t c = char_at(words->text.data + i, &n), script = c == ' ' ? 0 : char_script(c);
+        if (!script || script == last)
+            continue;
+        if (!add_word(words, from, last ? i : from, word.at_start && from == word.from))
+            return false;
+        from = i;
+        last = script;
+    }
+    return add_word(words, from, word.to, word.at_start && from == word.from);
+}
+
 // Start a step: `items` become its input.
 static size_t begin_step(struct words *words) {
     struct word *items = words->items;
@@ -422,20 +441,24 @@ typedef void rewrite_fn(const struct pretokenizer_step *step, struct str in, boo
 
 static void metaspace_text(const struct pretokenizer_step *step, struct str in, bool at_start,
                            struct strbuf *out) {
+    bool prepends = step->prepend == PREPEND_ALWAYS || (step->prepend == PREPEND_FIRST && at_start);
     size_t from = out->n;
     for (size_t i = 0; i < in.n;) {
         const char *space = memchr(in.data + i, ' ', in.n - i);
         size_t to = space ? (size_t)(space - in.data) : in.n;
-        if (i == 0 && (step->prepend == PREPEND_ALWAYS ||
-                       (step->prepend == PREPEND_FIRST && at_start)) &&
-            !(to == 0) && !str_starts(in, step->replacement))
-            strbuf_append(out, step->replacement);
         strbuf_append(out, str_slice(in, i, to));
         if (space)
             strbuf_append(out, step->replacement);
         i = to + (space != NULL);
     }
-    (void)from;
+    struct str replaced = {out->data + from, out->n - from};
+    if (!prepends || out->failed || str_starts(replaced, step->replacement))
+        return;
+    strbuf_append(out, step->replacement);
+    if (out->failed)
+        return;
+    memmove(out->data + from + step->replacement.n, out->data + from, replaced.n);
+    memcpy(out->data + from, step->replacement.data, step->replacement.n);
 }
 
 static void prefix_space_text(const struct pretokenizer_step *step, struct str in, bool at_start,
@@ -487,6 +510,8 @@ static bool run_step(const struct pretokenizer *pre, const struct pretokenizer_s
             bool ok = true;
             if (step->kind == BERT)
                 ok = cut_bert(words, words->other[i]);
+            else if (step->kind == UNICODE_SCRIPTS)
+                ok = cut_scripts(words, words->other[i]);
             else if (step->kind == FIXED_LENGTH)
                 ok = cut_fixed(words, words->other[i], step->length);
             else if (!cut_word(step, words, words->other[i], err))

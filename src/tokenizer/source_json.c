@@ -1,5 +1,4 @@
 // tokenizer.json: https://github.com/huggingface/tokenizers, the serialized form of its Tokenizer.
-#include <openssl/evp.h>
 
 #include "base/hash.h"
 #include "tokenizer/source.h"

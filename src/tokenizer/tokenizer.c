@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,6 +16,8 @@
 #include "tokenizer/postprocessor.h"
 #include "tokenizer/pretokenizer.h"
 #include "tokenizer/source.h"
+#include "tokenizer/unigram.h"
+#include "tokenizer/word_piece.h"
 
 struct tokenizer {
     void *block; // the image, owned
@@ -29,7 +32,9 @@ struct tokenizer {
     struct vocab added_vocab; // the added tokens by text
     struct vocab pieces; // what tokens stand for
     const uint8_t *flags;
-    struct bpe bpe;
+    struct bpe bpe;               // of these three the one of `kind`
+    struct unigram unigram;
+    struct word_piece word_piece; // and WordLevel
     struct added_tokens added;
     struct normalizer normalizer;
     struct pretokenizer pretokenizer;
@@ -46,6 +51,14 @@ static bool no_memory(struct err *err) {
 
 // ---- Opening ----------------------------------------------------------------------------------
 
+static void read_fallback(const struct vocab *vocab, token_id fallback[256]) {
+    for (int b = 0; b < 256; b++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)b);
+        fallback[b] = vocab_find(vocab, str_from(name));
+    }
+}
+
 static bool read_bpe(struct tokenizer *t, const json_t *model, struct err *err) {
     struct bpe *bpe = &t->bpe;
     struct str unk = {0};
@@ -61,21 +74,64 @@ static bool read_bpe(struct tokenizer *t, const json_t *model, struct err *err) 
         !json_get_bool(model, "ignore_merges", &bpe->ignore_merges, what, err) ||
         !bpe_read_merges(bpe, &t->image, err))
         return false;
-    if (unk.data) {
-        bpe->has_unk = true;
-        bpe->unk = vocab_find(&t->vocab, unk);
-        if (bpe->unk == TOKEN_NONE)
-            return err_set(err, ERR_FORMAT, "%s: unk_token \"%.*s\" is not in the vocabulary", what,
-                           (int)(unk.n < 100 ? unk.n : 100), unk.data);
-    }
+    bpe->has_unk = unk.data != NULL;
+    bpe->unk = unk.data ? vocab_find(&t->vocab, unk) : TOKEN_NONE;
+    read_fallback(&t->vocab, bpe->fallback);
     for (int b = 0; b < 256; b++) {
-        char name[8], byte = (char)b;
-        snprintf(name, sizeof name, "<0x%02X>", (unsigned)b);
-        bpe->fallback[b] = vocab_find(&t->vocab, str_from(name));
+        char byte = (char)b;
         bpe->letters[b] =
             bpe->pieces ? vocab_find(bpe->pieces, (struct str){&byte, 1}) : TOKEN_NONE;
     }
     return true;
+}
+
+static bool read_unigram(struct tokenizer *t, const json_t *model, struct err *err) {
+    struct unigram *unigram = &t->unigram;
+    uint32_t unk = UINT32_MAX;
+    const char *what = "tokenizer.json: model Unigram";
+    unigram->vocab = &t->vocab;
+    if (!json_get_u32(model, "unk_id", &unk, what, err) ||
+        !json_get_bool(model, "byte_fallback", &unigram->byte_fallback, what, err) ||
+        !unigram_read(unigram, &t->image, err))
+        return false;
+    if (unk != UINT32_MAX && (unk >= t->n_ids || !(t->flags[unk] & TOKEN_IN_MODEL)))
+        return err_set(err, ERR_FORMAT, "%s: unk_id %u is not in the vocabulary", what, unk);
+    unigram->unk = unk == UINT32_MAX ? TOKEN_NONE : (token_id)unk;
+    double least = INFINITY;
+    for (uint32_t id = 0; id < t->n_ids; id++)
+        if (t->flags[id] & TOKEN_IN_MODEL && unigram->scores[id] < least)
+            least = unigram->scores[id];
+    unigram->unk_score = least - UNIGRAM_UNK_PENALTY;
+    read_fallback(&t->vocab, unigram->fallback);
+    return true;
+}
+
+static bool read_word_piece(struct tokenizer *t, const json_t *model, struct err *err) {
+    struct word_piece *words = &t->word_piece;
+    const char *what = "tokenizer.json: model";
+    words->whole_words = t->kind == MODEL_WORD_LEVEL;
+    struct str unk = words->whole_words ? STR("<unk>") : STR("[UNK]");
+    words->vocab = &t->vocab;
+    words->prefix = STR("##");
+    words->chars_max = 100;
+    if (!json_get_str(model, "unk_token", &unk, what, err) ||
+        !json_get_str(model, "continuing_subword_prefix", &words->prefix, what, err) ||
+        !json_get_u32(model, "max_input_chars_per_word", &words->chars_max, what, err))
+        return false;
+    words->unk = vocab_find(&t->vocab, unk);
+    return true;
+}
+
+static bool read_model(struct tokenizer *t, struct err *err) {
+    const json_t *model = json_object_get(t->meta, "model");
+    switch (t->kind) {
+    case MODEL_BPE:
+        return read_bpe(t, model, err);
+    case MODEL_UNIGRAM:
+        return read_unigram(t, model, err);
+    default:
+        return read_word_piece(t, model, err);
+    }
 }
 
 // The id that tokenizer_config.json's special token `name` has.
@@ -103,7 +159,6 @@ static bool read_parts(struct tokenizer *t, struct err *err) {
         return err_set(err, ERR_FORMAT, "compiled tokenizer: tables do not fit each other");
     memcpy(t->fingerprint, image->section[IMAGE_FINGERPRINT].data, 64);
     bool cleanup = json_is_true(json_object_get(t->config, "clean_up_tokenization_spaces"));
-    const json_t *model = json_object_get(t->meta, "model");
     if (!added_tokens_read(&t->added, image, t->n_ids, err) ||
         !normalizer_init(&t->normalizer, json_object_get(t->meta, "normalizer"), err) ||
         !pretokenizer_init(&t->pretokenizer, json_object_get(t->meta, "pre_tokenizer"), err) ||
@@ -113,9 +168,7 @@ static bool read_parts(struct tokenizer *t, struct err *err) {
         return false;
     t->decoder_form = decoder_form(&t->decoder, &t->n_stripped);
     t->pretokenizer.raw_bytes = t->pieces.slots != NULL;
-    if (t->kind != MODEL_BPE)
-        return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: only BPE models");
-    if (!read_bpe(t, model, err))
+    if (!read_model(t, err))
         return false;
     t->bos = named_token(t, "bos_token");
     t->eos = named_token(t, "eos_token");
@@ -191,14 +244,24 @@ struct encoder {
     struct normalizer_scratch normalizer;
     struct words words;
     struct bpe_scratch bpe;
+    struct unigram_scratch unigram;
+    struct strbuf word_piece;
     struct regex_scratch *regex;
 };
 
-static bool encode_word(struct encoder *e, struct str word, struct token_list *out) {
+static bool encode_word(struct encoder *e, struct str word, struct token_list *out,
+                        struct err *err) {
     const struct tokenizer *t = e->t;
-    if (t->pretokenizer.raw_bytes)
-        return bpe_encode_bytes(&t->bpe, word, &e->bpe, out);
-    return bpe_encode(&t->bpe, word, &e->bpe, out);
+    switch (t->kind) {
+    case MODEL_BPE:
+        if (t->pretokenizer.raw_bytes)
+            return bpe_encode_bytes(&t->bpe, word, &e->bpe, out, err);
+        return bpe_encode(&t->bpe, word, &e->bpe, out, err);
+    case MODEL_UNIGRAM:
+        return unigram_encode(&t->unigram, word, &e->unigram, out, err);
+    default:
+        return word_piece_encode(&t->word_piece, word, &e->word_piece, out, err);
+    }
 }
 
 // A text without added tokens.
@@ -208,8 +271,8 @@ static bool encode_plain(struct encoder *e, struct str text, bool at_start, stru
         return false;
     for (size_t i = 0; i < e->words.n; i++) {
         const struct word *word = &e->words.items[i];
-        if (!encode_word(e, str_slice(e->words.text, word->from, word->to), out))
-            return no_memory(err);
+        if (!encode_word(e, str_slice(e->words.text, word->from, word->to), out, err))
+            return false;
     }
     return true;
 }
@@ -266,6 +329,8 @@ bool tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags
     normalizer_scratch_deinit(&e.normalizer);
     words_deinit(&e.words);
     bpe_scratch_deinit(&e.bpe);
+    unigram_scratch_deinit(&e.unigram);
+    strbuf_deinit(&e.word_piece);
     regex_scratch_destroy(e.regex);
     strbuf_deinit(&repaired);
     return ok;
@@ -274,8 +339,19 @@ bool tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags
 // ---- Decoding ---------------------------------------------------------------------------------
 
 static bool is_shown(const struct tokenizer *t, token_id id, bool skip_special) {
-    return id >= 0 && (uint32_t)id < t->n_ids && t->flags[id] &&
-           !(skip_special && t->flags[id] & TOKEN_SPECIAL);
+    if (id < 0 || (uint32_t)id >= t->n_ids || !t->flags[id])
+        return false;
+    // HF compares the text that it shows with those of the special tokens: a renamed one is kept.
+    return !skip_special || (t->flags[id] & (TOKEN_SPECIAL | TOKEN_RENAMED)) != TOKEN_SPECIAL;
+}
+
+// The text that the decoder gets for a token.
+static struct str shown_text(const struct tokenizer *t, token_id id) {
+    const struct added_group *group = &t->added.normalized;
+    for (uint32_t i = 0; t->flags[id] & TOKEN_RENAMED && i < group->n; i++)
+        if (group->tokens[i].id == id)
+            return (struct str){t->added.text + group->tokens[i].off, group->tokens[i].n};
+    return vocab_text(&t->vocab, id);
 }
 
 static void append_repaired(struct strbuf *out, size_t from) {
@@ -337,7 +413,7 @@ bool tokenizer_decode(const struct tokenizer *t, const token_id *ids, size_t n, 
             return false;
         for (size_t i = 0; i < n; i++)
             if (is_shown(t, ids[i], skip_special))
-                decoder_run_push(&run, vocab_text(&t->vocab, ids[i]), out);
+                decoder_run_push(&run, shown_text(t, ids[i]), out);
         decoder_run_finish(&run, out);
         out->failed |= run.failed;
         decoder_run_deinit(&run);
@@ -374,7 +450,7 @@ void detokenizer_destroy(struct detokenizer *detok) {
 
 bool detokenizer_push(struct detokenizer *detok, token_id id, struct strbuf *out) {
     if (is_shown(detok->t, id, detok->skip_special))
-        decoder_run_push(&detok->run, vocab_text(&detok->t->vocab, id), out);
+        decoder_run_push(&detok->run, shown_text(detok->t, id), out);
     return !out->failed && !detok->run.failed;
 }
 
@@ -415,7 +491,7 @@ struct str tokenizer_token(const struct tokenizer *t, token_id id) {
 }
 
 struct bytes tokenizer_token_bytes(const struct tokenizer *t, token_id id) {
-    if (!is_shown(t, id, true))
+    if (!is_shown(t, id, false) || t->flags[id] & TOKEN_SPECIAL)
         return (struct bytes){(const uint8_t *)"", 0};
     return bytes_of(vocab_text(&t->pieces, id));
 }

@@ -12,6 +12,7 @@ enum token_flags {
     TOKEN_BYTE = 1 << 3,     // "<0xE4>": one byte, for the decoder's ByteFallback
     TOKEN_WHOLE = 1 << 4,    // BPE of this token's own text gives back this one token
     TOKEN_LETTERS = 1 << 5,  // spelled in ByteLevel's letters
+    TOKEN_RENAMED = 1 << 6,  // an added token that decodes to another text: its normalized form
 };
 
 struct vocab_slot {
