@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kv_pool.h"
+#include "check.h"
 
 // splitmix64 (Steele, Lea, Flood 2014).
 struct rng {
@@ -28,6 +29,17 @@ static inline float rng_float(struct rng *r) {
 static inline void rng_fill(struct rng *r, float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         x[i] = rng_float(r);
+}
+
+// The levels that this machine really has, in turn; NULL beyond the last.
+static inline const char *level_at(uint32_t i) {
+    static const char *const X86[] = {"scalar", "avx2", "avx512", "amx"};
+    static enum cpu_level best = CPU_LEVEL_N;
+    if (best == CPU_LEVEL_N)
+        best = cpu_features_detect().level;
+    if (best == CPU_LEVEL_NEON)
+        return i == 0 ? "scalar" : i == 1 ? "neon" : NULL;
+    return i <= (uint32_t)best ? X86[i] : NULL;
 }
 
 static inline struct backend *open_cpu(const char *level, uint32_t n_threads) {

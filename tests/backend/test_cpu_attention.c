@@ -211,20 +211,6 @@ static const struct shape SHAPES[] = {
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
 
-static const char *const LEVELS[] = {"scalar", "avx2", "avx512", "amx", "neon"};
-
-// The levels that this machine really has, in turn.
-static const char *level_at(uint32_t i) {
-    static enum cpu_level best = CPU_LEVEL_N;
-    if (best == CPU_LEVEL_N)
-        best = cpu_features_detect().level;
-    if (i == 0)
-        return "scalar";
-    if (best == CPU_LEVEL_NEON)
-        return i == 1 ? "neon" : NULL;
-    return i <= (uint32_t)best ? LEVELS[i] : NULL;
-}
-
 static void is_softmax_of_scores_times_values(void **state) {
     (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i++) {
@@ -258,7 +244,7 @@ static void bits_do_not_depend_on_the_cut_or_the_threads(void **state) {
         for (uint32_t level = 0; level_at(level); level++) {
             float *want = run_alone(level_at(level), 2, &seq, s->n_tokens);
             for (size_t c = 0; c < sizeof CUTS / sizeof *CUTS; c++) {
-                if (level == 0 && c > 2)
+                if (level == 0 && (c > 2 || s->n_tokens > 100)) // the reference takes its time
                     continue;
                 uint32_t chunk = CUTS[c].chunk < s->n_tokens ? CUTS[c].chunk : s->n_tokens;
                 float *got = run_alone(level_at(level), CUTS[c].n_threads, &seq, chunk);
@@ -286,7 +272,7 @@ static void bits_do_not_depend_on_the_company(void **state) {
             seqs[j] = sequence_make(s, 3000 + 10 * i + j);
             memcpy(seqs[j].sinks, seqs[0].sinks, s->n_heads * sizeof(float));
         }
-        for (uint32_t level = 0; level_at(level); level++) {
+        for (uint32_t level = s->n_tokens > 100; level_at(level); level++) {
             struct rig rig = rig_make(level_at(level), 2, s, 3);
             float *out[3];
             uint32_t from[3] = {0}, n[3];
