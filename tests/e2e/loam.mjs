@@ -1,0 +1,35 @@
+// Start and stop a loam server for a test.
+import { spawn, spawnSync } from 'node:child_process';
+
+export const LOAM = process.env.LOAM;
+
+// loam serve with these arguments on a free port; resolves when it says that it is ready.
+export function serve(...args) {
+  const child = spawn(LOAM, ['serve', '--port', '0', ...args], { stdio: ['ignore', 'ignore', 'pipe'] });
+  const server = { child, stderr: '', url: null };
+  server.exited = new Promise((resolve) => child.on('exit', (code, signal) => resolve({ code, signal })));
+  const ready = new Promise((resolve, reject) => {
+    child.stderr.on('data', (data) => {
+      server.stderr += data;
+      const match = /^ready (http:\S+)$/m.exec(server.stderr);
+      if (match) {
+        server.url = match[1];
+        resolve(server);
+      }
+    });
+    server.exited.then(({ code }) => reject(new Error(`loam ended with ${code}: ${server.stderr}`)));
+  });
+  server.stop = async (signal = 'SIGTERM') => {
+    child.kill(signal);
+    return server.exited;
+  };
+  return ready;
+}
+
+// Run loam to its end.
+export function run(...args) {
+  const result = spawnSync(LOAM, args, { encoding: 'utf8' });
+  return { code: result.status, stdout: result.stdout, stderr: result.stderr };
+}
+
+export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
