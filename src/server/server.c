@@ -16,6 +16,7 @@ static const struct http_route ROUTES[] = {
     {"GET", "/v1/models/*", openai_model},
     {"GET", "/v1", server_index},
     {"GET", "/health", server_health},
+    {"GET", "/stats", server_stats},
     {NULL, NULL, NULL},
 };
 

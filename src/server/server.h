@@ -42,5 +42,6 @@ void server_destroy(struct server *server); // NULL is allowed
 uint16_t server_port(const struct server *server);
 
 // Route handlers, one file a surface; `user` is the server.
-http_handler_fn openai_chat, openai_completions, openai_models, openai_model, server_index, server_health;
+http_handler_fn openai_chat, openai_completions, openai_models, openai_model, server_index, server_health,
+    server_stats;
 #endif

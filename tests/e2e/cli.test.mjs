@@ -36,7 +36,7 @@ function refused(result, code, ...parts) {
 test('help and version', () => {
   assert.match(run('--version').stdout, /^loam \d+\.\d+\.\d+\n$/);
   const help = run('help');
-  for (const command of ['serve', 'generate', 'logits', 'tokenize', 'bench'])
+  for (const command of ['serve', 'generate', 'logits', 'bench'])
     assert.match(help.stdout, new RegExp(`^  ${command} `, 'm'));
   assert.equal(run('help', 'generate').stdout, run('generate', '--help').stdout);
   refused(run('help', 'genrate'), 2, 'generate');

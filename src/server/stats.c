@@ -1,0 +1,31 @@
+// GET /stats: what the engine is doing, in numbers.
+#include "server/server.h"
+
+void server_stats(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct engine_stats s;
+    engine_stats(server->engine, &s);
+    const struct engine_plan *plan = engine_plan_of(server->engine);
+    struct strbuf out = {0};
+    strbuf_printf(&out, "{\"server\":{\"owner\":\"loam\",\"version\":\"%s\",\"model\":", LOAM_VERSION);
+    strbuf_json_string(&out, str_from(server->bundle->name));
+    strbuf_printf(&out,
+                  ",\"started_at\":%llu},\"admission\":{\"max_context\":%u,\"usable_bytes\":%llu,"
+                  "\"weights_bytes\":%llu,\"kv_bytes\":%llu,\"workspace_bytes\":%llu},"
+                  "\"batch\":{\"configured\":%u,\"active_rows\":%u,\"pending_rows\":%u,"
+                  "\"submitted_rows\":%llu,\"cancelled_rows\":%llu,\"preempted_rows\":%llu},"
+                  "\"tokens\":{\"steps\":%llu,\"prompt\":%llu,\"generated\":%llu},\"kv\":[",
+                  (unsigned long long)server->started_unix, plan->limits.ctx_len,
+                  (unsigned long long)plan->usable_bytes, (unsigned long long)plan->weight_bytes,
+                  (unsigned long long)plan->kv_bytes, (unsigned long long)plan->workspace_bytes,
+                  plan->limits.n_rows, s.n_running, s.n_waiting,
+                  (unsigned long long)(s.n_requests + engine_n_live(server->engine)),
+                  (unsigned long long)s.n_cancelled, (unsigned long long)s.n_preempted,
+                  (unsigned long long)s.n_steps, (unsigned long long)s.n_prompt_tokens,
+                  (unsigned long long)s.n_generated_tokens);
+    for (uint32_t g = 0; g < s.n_groups; g++)
+        strbuf_printf(&out, "%s{\"pages\":%u,\"free\":%u}", g ? "," : "", s.n_pages[g], s.n_pages_free[g]);
+    strbuf_append_c(&out, "]}");
+    http_reply_json(exchange, 200, strbuf_str(&out));
+    strbuf_deinit(&out);
+}
