@@ -69,7 +69,7 @@ test('completions: text, token ids, stream, echo', async () => {
   assert.equal(JSON.parse(command.stdout).text, whole.choices[0].text);
   const echoed = await client.completions.create({ ...ask, echo: true });
   assert.equal(echoed.choices[0].text, 'ROMEO:' + whole.choices[0].text);
-  const { ids } = JSON.parse(run('tokenize', '--builtin', '--text', 'ROMEO:').stdout || '{"ids":[889,26]}');
+  const { ids } = JSON.parse(run('tokenize', '--builtin', '--text', 'ROMEO:').stdout || '{"ids":[857,25]}');
   const by_ids = await client.completions.create({ ...ask, prompt: ids });
   assert.equal(by_ids.choices[0].text, whole.choices[0].text);
 });
