@@ -8,10 +8,12 @@
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t element_bytes);
 void *__real_realloc(void *p, size_t n);
+void *__real_aligned_alloc(size_t align, size_t n);
 void __real_free(void *p);
 void *__wrap_malloc(size_t n);
 void *__wrap_calloc(size_t n, size_t element_bytes);
 void *__wrap_realloc(void *p, size_t n);
+void *__wrap_aligned_alloc(size_t align, size_t n);
 void __wrap_free(void *p);
 
 enum { LIVE_MAX = 1 << 16 };
@@ -60,6 +62,10 @@ void *__wrap_realloc(void *p, size_t n) {
         return NULL;
     died(p);
     return born(__real_realloc(p, n));
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t n) {
+    return fails() ? NULL : born(__real_aligned_alloc(align, n));
 }
 
 void __wrap_free(void *p) {

@@ -1,6 +1,6 @@
 // tests/failing_alloc.h - make one allocation of the code under test fail, to sweep over all of them.
 // A test program that uses it adds failing_alloc_src and failing_alloc_link_args (tests/meson.build): its
-// malloc, calloc, realloc and free, and jansson's, then go through here. One thread.
+// malloc, calloc, realloc, aligned_alloc and free, and jansson's, then go through here. One thread.
 #ifndef LOAM_TESTS_FAILING_ALLOC_H
 #define LOAM_TESTS_FAILING_ALLOC_H
 #include <stdbool.h>

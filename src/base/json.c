@@ -4,42 +4,100 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/checked.h"
 #include "base/utf8.h"
 
-// jansson 2.14 reports a failed allocation as a mistake in the text, and in one place (its lexer's growing
-// buffer) drops a character and goes on. So allocations are watched from here; whatever allocator the
-// program has set is kept underneath.
-static json_malloc_t json_malloc;
-static _Thread_local bool alloc_failed;
+// jansson 2.14 cannot cope with a lexer buffer that does not grow: it drops the character and reads on, in
+// the worst case beyond the buffer. So while a text is parsed, an allocation that fails is served from a
+// reserve that is large enough for such a buffer, no more text is fed, and the result is thrown away. The
+// allocator that the program has set is kept underneath.
+static json_malloc_t program_malloc;
+static json_free_t program_free;
+
+enum { FEED_BYTES = 64, RESERVE_BYTES_MIN = 64 * 1024, RESERVE_ALIGN = 16 };
+
+static _Thread_local struct {
+    char *reserve; // NULL outside of parse()
+    size_t n_reserve, n_used;
+    bool failed;
+} parsing;
 
 static void *watched_malloc(size_t n) {
-    void *p = json_malloc(n);
-    if (!p)
-        alloc_failed = true;
-    return p;
+    void *p = program_malloc(n);
+    if (p || !parsing.reserve)
+        return p;
+    parsing.failed = true;
+    size_t rounded;
+    if (!round_up_size(n, RESERVE_ALIGN, &rounded) || rounded > parsing.n_reserve - parsing.n_used)
+        return NULL; // too large for the lexer's buffer: the rest of jansson bears that
+    parsing.n_used += rounded;
+    return parsing.reserve + parsing.n_used - rounded;
+}
+
+static void watched_free(void *p) {
+    uintptr_t from = (uintptr_t)parsing.reserve;
+    if (!from || (uintptr_t)p - from >= parsing.n_reserve)
+        program_free(p);
 }
 
 static void watch_allocations(void) {
-    json_free_t json_free;
-    json_get_alloc_funcs(&json_malloc, &json_free);
-    json_set_alloc_funcs(watched_malloc, json_free);
+    json_get_alloc_funcs(&program_malloc, &program_free);
+    json_set_alloc_funcs(watched_malloc, watched_free);
+}
+
+static size_t feed(void *to, size_t n, void *user) {
+    struct str *rest = user;
+    n = parsing.failed ? 0 : min_size(min_size(n, FEED_BYTES), rest->n);
+    if (n == 0)
+        return 0;
+    memcpy(to, rest->data, n);
+    *rest = str_slice(*rest, n, rest->n);
+    return n;
+}
+
+// No token is longer than the longest stretch between quotes that no backslash precedes.
+static size_t longest_token(struct str text) {
+    size_t longest = 0, from = 0;
+    while (from < text.n) {
+        const char *quote = memchr(text.data + from, '"', text.n - from);
+        size_t at = quote ? (size_t)(quote - text.data) : text.n;
+        while (quote && at > 0 && text.data[at - 1] == '\\') {
+            quote = memchr(text.data + at + 1, '"', text.n - at - 1);
+            at = quote ? (size_t)(quote - text.data) : text.n;
+        }
+        longest = max_size(longest, at - from);
+        from = at + 1;
+    }
+    return longest;
 }
 
 static json_t *parse(struct str text, size_t flags, const char *what, struct err *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_allocations);
-    alloc_failed = false;
-    json_error_t where;
-    json_t *value = json_loadb(text.data ? text.data : "", text.n,
-                               flags | JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
-    if (alloc_failed) {
-        json_decref(value);
+    // The buffer doubles when it is full.
+    size_t n_reserve;
+    bool fits = mul_size(longest_token(text), 2, &n_reserve) &&
+                add_size(n_reserve, RESERVE_BYTES_MIN, &n_reserve);
+    parsing.reserve = fits ? malloc(n_reserve) : NULL;
+    if (!parsing.reserve) {
         err_set(err, ERR_NOMEM, "%s: out of memory", what);
         return NULL;
     }
-    if (!value)
+    parsing.n_reserve = n_reserve;
+    parsing.n_used = 0;
+    parsing.failed = false;
+    json_error_t where;
+    json_t *value = json_load_callback(feed, &text, flags | JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    if (parsing.failed) {
+        json_decref(value);
+        value = NULL;
+        err_set(err, ERR_NOMEM, "%s: out of memory", what);
+    } else if (!value) {
         err_set(err, ERR_FORMAT, "%s: not valid JSON: line %d column %d: %s", what, where.line,
                 where.column, where.text);
+    }
+    free(parsing.reserve);
+    parsing.reserve = NULL;
     return value;
 }
 

@@ -462,6 +462,13 @@ static void bad_configs_are_refused_by_name(void **state) {
     }
 }
 
+static void no_text_is_refused(void **state) {
+    (void)state;
+    struct err err = {0};
+    assert_null(model_config_create((struct str){0}, (struct str){0}, &err));
+    assert_int_equal(err.code, ERR_FORMAT);
+}
+
 static void deep_nesting_is_refused(void **state) {
     (void)state;
     enum { DEPTH = 100000 };
@@ -547,6 +554,7 @@ int main(void) {
         cmocka_unit_test(generation_defaults_say_what_is_given),
         cmocka_unit_test(quantization_overrides_are_found_under_any_prefix),
         cmocka_unit_test(bad_configs_are_refused_by_name),
+        cmocka_unit_test(no_text_is_refused),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(folders_without_a_config_are_named),
         cmocka_unit_test(every_model_at_hand_opens),

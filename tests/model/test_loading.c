@@ -1,0 +1,214 @@
+// What a damaged model folder gets: every tensor renamed or reshaped is named in the refusal, and every
+// allocation of a load may fail.
+#include "check.h"
+
+#include <limits.h>
+
+#include "artifact/weights.h"
+#include "base/file_map.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "failing_alloc.h"
+#include "model/family.h"
+#include "model/model.h"
+
+#include "../artifact/each_model.h"
+
+static struct backend *be;
+static const struct model_options OPTIONS = {.kv = KV_F32};
+
+static int open_backend(void **state) {
+    (void)state;
+    struct backend_options options = {.n_threads = 1, .math = MATH_EXACT, .device = -1};
+    struct err err = {0};
+    be = backend_open("cpu", &options, &err);
+    return be ? 0 : -1;
+}
+
+static int close_backend(void **state) {
+    (void)state;
+    be->ops->close(be);
+    return 0;
+}
+
+// The folder's type if loam runs it and its weights are one file: that file, mapped, and its header.
+struct subject {
+    const char *folder;
+    struct file_map map;
+    json_t *header;
+    struct bytes data;
+};
+
+static bool subject_open(struct subject *subject, const char *folder) {
+    struct err err = {0};
+    *subject = (struct subject){.folder = folder};
+    struct model_config *config = model_config_open(folder, &err);
+    check_ok(config, &err);
+    bool runs = family_find(config->model_type) != NULL;
+    model_config_destroy(config);
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    if (!runs || !path_exists(path))
+        return false;
+    check_ok(file_map_open(&subject->map, path, &err), &err);
+    uint64_t n_header;
+    memcpy(&n_header, subject->map.bytes.data, 8);
+    subject->header = json_parse(
+        (struct str){(const char *)subject->map.bytes.data + 8, (size_t)n_header}, path, &err);
+    check_ok(subject->header, &err);
+    subject->data = (struct bytes){subject->map.bytes.data + 8 + n_header,
+                                   subject->map.bytes.n - 8 - (size_t)n_header};
+    return true;
+}
+
+static void subject_close(struct subject *subject) {
+    json_decref(subject->header);
+    file_map_close(&subject->map);
+}
+
+// Load with another header; true if that worked.
+static bool loads(const struct subject *subject, const json_t *header, struct err *err) {
+    struct strbuf text = {0}, file = {0};
+    strbuf_json(&text, header);
+    while (text.n % 8)
+        strbuf_char(&text, ' ');
+    uint64_t n = text.n;
+    strbuf_append(&file, (struct str){(const char *)&n, 8});
+    strbuf_append(&file, strbuf_str(&text));
+    strbuf_append(&file, str_of(subject->data));
+    assert_false(file.failed);
+    struct model_config *config = model_config_open(subject->folder, err);
+    check_ok(config, err);
+    struct weights *weights = weights_create(bytes_of(strbuf_str(&file)), "changed", err);
+    check_ok(weights, err);
+    struct model *model = model_create(config, weights, be, &OPTIONS, err);
+    bool loaded = model != NULL;
+    model_destroy(model);
+    strbuf_deinit(&file);
+    strbuf_deinit(&text);
+    return loaded;
+}
+
+static void check_refused(const struct subject *subject, const char *name, const json_t *header,
+                          const char *change) {
+    struct err err = {0};
+    if (loads(subject, header, &err))
+        fail_msg("%s: loads with %s %s", subject->folder, name, change);
+    if (err.code != ERR_FORMAT && err.code != ERR_UNSUPPORTED)
+        fail_msg("%s: %s %s: %s %s", subject->folder, name, change, err_code_name(err.code),
+                 err.message);
+    // The module at least: scales that are gone make its weight the one that does not fit.
+    char module[PATH_MAX];
+    snprintf(module, sizeof module, "%s", name);
+    char *dot = strrchr(module, '.');
+    if (dot)
+        *dot = '\0';
+    if (!strstr(err.message, module))
+        fail_msg("%s: %s %s: the message does not name it: %s", subject->folder, name, change,
+                 err.message);
+}
+
+static json_t *with_shape(const json_t *header, const char *name, json_t *shape) {
+    json_t *changed = json_deep_copy(header);
+    json_object_set_new(json_object_get(changed, name), "shape", shape);
+    return changed;
+}
+
+static void check_every_tensor(const char *folder, const char *folder_name) {
+    (void)folder_name;
+    struct subject subject;
+    if (!subject_open(&subject, folder))
+        return;
+    struct err err = {0};
+    check_ok(loads(&subject, subject.header, &err), &err);
+    const char *name;
+    json_t *tensor;
+    json_object_foreach(subject.header, name, tensor) {
+        if (!json_is_array(json_object_get(tensor, "shape")))
+            continue; // __metadata__
+        const json_t *shape = json_object_get(tensor, "shape");
+        // Gone, and something else there instead.
+        char other[512];
+        snprintf(other, sizeof other, "%s.stray", name);
+        json_t *changed = json_copy(subject.header);
+        json_object_del(changed, name);
+        json_object_set(changed, other, tensor);
+        check_refused(&subject, name, changed, "renamed");
+        json_decref(changed);
+
+        if (json_array_size(shape) < 2)
+            continue; // vectors count their elements, in whatever shape
+        json_t *longer = json_deep_copy(shape);
+        json_array_append_new(longer, json_integer(1));
+        changed = with_shape(subject.header, name, longer);
+        check_refused(&subject, name, changed, "with a dimension more");
+        json_decref(changed);
+        json_t *rows = json_array_get(shape, 0), *cols = json_array_get(shape, 1);
+        if (json_equal(rows, cols))
+            continue;
+        json_t *turned = json_deep_copy(shape);
+        json_array_set(turned, 0, cols);
+        json_array_set(turned, 1, rows);
+        changed = with_shape(subject.header, name, turned);
+        check_refused(&subject, name, changed, "turned");
+        json_decref(changed);
+    }
+    // One too many: an empty tensor needs no data.
+    json_t *changed = json_copy(subject.header);
+    json_object_set_new(changed, "model.stray",
+                        json_pack("{s:s,s:[i],s:[i,i]}", "dtype", "F32", "shape", 0, "data_offsets", 0, 0));
+    check_refused(&subject, "model.stray", changed, "added");
+    json_decref(changed);
+    subject_close(&subject);
+}
+
+static void damaged_tensors_are_named(void **state) {
+    (void)state;
+    each_model(check_every_tensor);
+}
+
+static void check_sweep(const char *folder, const char *name) {
+    (void)name;
+    struct subject subject;
+    if (!subject_open(&subject, folder))
+        return;
+    for (size_t idx = 0;; idx++) {
+        struct err err = {0};
+        failing_alloc_start(idx, false);
+        struct model *model = model_open(folder, be, &OPTIONS, &err);
+        model_destroy(model);
+        bool hit = failing_alloc_hit();
+        size_t n_lost = failing_alloc_stop();
+        if (n_lost)
+            fail_msg("%s: allocation %zu failed and %zu blocks were lost", folder, idx, n_lost);
+        if (hit == (model != NULL))
+            fail_msg("%s: allocation %zu failed: %d, loaded: %d %s", folder, idx, hit, model != NULL,
+                     err.message);
+        if (hit && err.code != ERR_NOMEM)
+            fail_msg("%s: allocation %zu failed: %s %s", folder, idx, err_code_name(err.code),
+                     err.message);
+        if (!hit)
+            break;
+    }
+    subject_close(&subject);
+}
+
+static void loads_survive_every_failing_allocation(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    const char *source = getenv("LOAM_SOURCE_DIR");
+    static const char *const names[] = {"llama", "llama-mlx-4bit"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(folder, sizeof folder, "%s/tests/models/%s", source ? source : ".", names[i]);
+        check_sweep(folder, names[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(damaged_tensors_are_named),
+        cmocka_unit_test(loads_survive_every_failing_allocation),
+    };
+    log_set_level(LOG_ERROR);
+    return cmocka_run_group_tests(tests, open_backend, close_backend);
+}
