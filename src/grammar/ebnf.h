@@ -2,7 +2,7 @@
 //
 //   root ::= "text" [a-z]+ (item ("," item)*)? {2,5}  # comment
 //
-// A rule ends where the next "name ::=" begins, so lines may be broken anywhere. Escapes: \n \r \t \\ 
+// A rule ends where the next "name ::=" begins, so lines may be broken anywhere. Escapes: \n \r \t \\,
 // \" \' \[ \] \- \^ \xHH \uHHHH \UHHHHHHHH. /regex/ is a regular expression. The start is the rule
 // "root". Rules that call themselves on the left are rewritten when they do so directly.
 // An ebnf belongs to the thread that owns its pool.

@@ -289,3 +289,36 @@ size_t grammar_vocab_bytes(const struct grammar_vocab *v) {
         total += trie_bytes(tries[i]);
     return total;
 }
+
+struct grammar_vocab *grammar_vocab_of_tokenizer(const struct tokenizer *tokenizer,
+                                                 uint32_t n_tokens, const token_id *eos,
+                                                 uint32_t n_eos, struct err *err) {
+    uint32_t n_known = tokenizer_n_vocab(tokenizer), n = n_tokens ? n_tokens : n_known;
+    struct bytes *bytes = calloc(n ? n : 1, sizeof *bytes);
+    uint8_t *special = calloc(n ? n : 1, 1);
+    token_id *ends = calloc(n_eos + 1, sizeof *ends);
+    struct grammar_vocab *v = NULL;
+    if (bytes && special && ends) {
+        for (uint32_t t = 0; t < n && t < n_known; t++) {
+            bytes[t] = tokenizer_token_bytes(tokenizer, (token_id)t);
+            special[t] = tokenizer_is_special(tokenizer, (token_id)t);
+            if (special[t] && bytes[t].n == 0)
+                bytes[t] = bytes_of(tokenizer_token(tokenizer, (token_id)t));
+        }
+        if (n_eos)
+            memcpy(ends, eos, n_eos * sizeof *ends);
+        ends[n_eos] = tokenizer_eos(tokenizer);
+        v = grammar_vocab_create(&(struct grammar_vocab_desc){.n_tokens = n,
+                                                              .token_bytes = bytes,
+                                                              .special = special,
+                                                              .eos = ends,
+                                                              .n_eos = n_eos + 1},
+                                 err);
+    } else {
+        err_set(err, ERR_NOMEM, "grammar: out of memory for a vocabulary of %u tokens", n);
+    }
+    free(bytes);
+    free(special);
+    free(ends);
+    return v;
+}
