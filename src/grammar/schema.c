@@ -1008,6 +1008,12 @@ static struct scalars scalars_compute(struct schema *s, uint32_t node, bool nega
                                  without(s, numbers, v.number)};
         COLLECT(v);
     }
+    if (s->draft <= DRAFT_7 && types & TYPE_STRING) { // annotations since 2019-09
+        if (get(s, node, "contentEncoding"))
+            ignore(s, "contentEncoding");
+        if (get(s, node, "contentMediaType"))
+            ignore(s, "contentMediaType");
+    }
     expr_id text = types & TYPE_STRING ? string_keywords(s, node) : strings;
     if (text != strings) {
         struct scalars v = negated ? (struct scalars){.string = without(s, strings, text)}
@@ -2407,7 +2413,8 @@ static void array_moves(struct schema *s, uint32_t state, struct moves *out) {
     struct shape shape = s->shapes[t.shape];
     if (t.pos >= shape.max)
         return;
-    uint32_t item = t.pos < shape.n_items ? t.pos : shape.n_items, pos_max = shape.n_items;
+    uint32_t item = t.pos < shape.n_items ? t.pos : shape.n_items;
+    uint32_t pos_max = shape.n_items > 1 ? shape.n_items : 1; // the first item has no comma
     if (shape.min > pos_max)
         pos_max = shape.min;
     if (shape.max != UINT32_MAX && shape.max > pos_max)
