@@ -28,6 +28,12 @@ struct header {
     const uint8_t *data;  // NULL when only the header is here
 };
 
+// A tensor and where its data begins, to sort by.
+struct placed {
+    struct tensor tensor;
+    uint64_t begin;
+};
+
 static bool parse_dtype(const json_t *value, enum dtype *out) {
     for (int i = 0; i < DTYPE_N; i++) {
         if (str_eq_c(json_str(value), dtype_name((enum dtype)i))) {
@@ -79,8 +85,9 @@ static bool parse_shape(const json_t *shape, const struct header *header, struct
 }
 
 static bool parse_tensor(struct safetensors *file, const struct header *header, struct str name,
-                         const json_t *value, struct tensor *out, struct err *err) {
+                         const json_t *value, struct placed *placed, struct err *err) {
     const char *what = header->what;
+    struct tensor *out = &placed->tensor;
     if (!name_is_plain(name))
         return err_set(err, ERR_FORMAT,
                        "%s: a tensor's name is empty, longer than %d bytes or has control characters",
@@ -110,15 +117,10 @@ static bool parse_tensor(struct safetensors *file, const struct header *header, 
         return err_set(err, ERR_FORMAT,
                        "%s: tensor %s has %" PRIu64 " bytes, but its shape and dtype %s need %" PRIu64,
                        what, name.data, end - begin, dtype_name(out->dtype), n_bytes);
-    // Without the data the pointer stays NULL, and the offset rests in the sort key below.
+    placed->begin = begin;
     out->data = (struct bytes){header->data ? header->data + begin : NULL, (size_t)n_bytes};
     return true;
 }
-
-struct placed {
-    struct tensor tensor;
-    uint64_t begin;
-};
 
 static int by_offset(const void *a, const void *b) {
     const struct placed *x = a, *y = b;
@@ -163,11 +165,9 @@ static bool read_tensors(struct safetensors *file, const struct header *header, 
         if (strcmp(key, "__metadata__") == 0) {
             if (!json_is_object(value))
                 ok = err_set(err, ERR_FORMAT, "%s: \"__metadata__\" must be an object", header->what);
-        } else if (parse_tensor(file, header, str_from(key), value, &placed[file->n].tensor, err)) {
-            const json_t *offsets = json_object_get(value, "data_offsets");
-            placed[file->n++].begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
         } else {
-            ok = false;
+            ok = parse_tensor(file, header, str_from(key), value, &placed[file->n], err);
+            file->n += ok;
         }
         if (!ok)
             break;
