@@ -59,7 +59,8 @@ struct weights {
     size_t n;
     struct tensor_table table;
     uint64_t n_bytes;
-    void **copies; // [n_copies], malloc'ed: see align_entry()
+    bool look_only; // the data will not be read
+    void **copies;  // [n_copies], malloc'ed: see align_entry()
     size_t n_copies;
 };
 
@@ -74,7 +75,7 @@ static bool no_memory(const char *what, struct err *err) {
 static bool align_entry(struct weights *weights, struct entry *entry, struct err *err) {
     struct bytes *data = &entry->tensor.data;
     size_t element = dtype_bytes(entry->tensor.dtype);
-    if (data->n == 0 || (uintptr_t)data->data % element == 0)
+    if (weights->look_only || data->n == 0 || (uintptr_t)data->data % element == 0)
         return true;
     if (!weights->copies) {
         log_warn("artifact: unaligned tensors are copied to memory file=%s", entry->shard);
@@ -261,14 +262,22 @@ static bool open_folder(struct weights *weights, const char *folder, struct err 
     return open_shard(weights, folder, STR("model.safetensors"), err) && collect(weights, folder, err);
 }
 
-struct weights *weights_open(const char *folder, struct err *err) {
+static struct weights *open_weights(const char *folder, bool look_only, struct err *err) {
     struct weights *weights = calloc(1, sizeof *weights);
     if (!weights)
         no_memory(folder, err);
-    else if (open_folder(weights, folder, err))
+    else if (weights->look_only = look_only, open_folder(weights, folder, err))
         return weights;
     weights_close(weights);
     return NULL;
+}
+
+struct weights *weights_open(const char *folder, struct err *err) {
+    return open_weights(folder, false, err);
+}
+
+struct weights *weights_open_headers(const char *folder, struct err *err) {
+    return open_weights(folder, true, err);
 }
 
 struct weights *weights_create(struct bytes file, const char *what, struct err *err) {

@@ -43,6 +43,8 @@ struct weights;
 // *.safetensors files that are no adapter, golden or sidecar. ERR_NOT_FOUND if there is none, or if
 // the index names a shard that is missing; ERR_FORMAT; ERR_IO; ERR_NOMEM.
 struct weights *weights_open(const char *folder, struct err *err);
+// The same to look at names, shapes and sizes only: data may be unaligned and are never touched.
+struct weights *weights_open_headers(const char *folder, struct err *err);
 // One file's bytes as a folder's weights (the built-in model). The bytes stay the caller's.
 struct weights *weights_create(struct bytes file, const char *what, struct err *err);
 void weights_close(struct weights *weights); // NULL is allowed

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/file_map.h"
+#include "hub/resolve.h"
 
 struct model_args model_args_default(void) {
     return (struct model_args){.device = "auto", .math = "fast", .kv_dtype = "bf16"};
@@ -36,9 +37,11 @@ bool model_args_resolve(const struct model_args *args, const char *positional, c
     };
     if (args->builtin)
         return true;
-    if (!path_is_folder(model))
-        return err_set(err, ERR_NOT_FOUND, "%s is not a model folder", model);
-    snprintf(folder, PATH_MAX, "%s", model);
+    struct hub_env env;
+    struct hub_resolved found;
+    if (!hub_env_read(&env, err) || !hub_resolve_model(&env, model, &found, err))
+        return false;
+    snprintf(folder, PATH_MAX, "%s", found.folder);
     options->folder = folder;
     return true;
 }

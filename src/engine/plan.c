@@ -1,57 +1,9 @@
 #include "engine/plan.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include "base/checked.h"
+#include "base/host_memory.h"
 
 enum { CTX_LEN_MIN = 512, ROWS_DEFAULT = 8, STEP_TOKENS_DEFAULT = 512 };
-
-static uint64_t read_number(const char *path) {
-    unsigned long long v = 0;
-    FILE *f = fopen(path, "re");
-    if (f) {
-        if (fscanf(f, "%llu", &v) != 1)
-            v = 0; // "max": no limit
-        fclose(f);
-    }
-    return v;
-}
-
-static uint64_t meminfo(const char *field) {
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, field, strlen(field)) == 0 && sscanf(line + strlen(field), ": %llu", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
-void engine_host_memory(uint64_t *limit_bytes, uint64_t *available_bytes) {
-    uint64_t limit = meminfo("MemTotal"), available = meminfo("MemAvailable");
-    uint64_t cgroup = read_number("/sys/fs/cgroup/memory.max");
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current");
-    if (!cgroup) {
-        cgroup = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-        used = read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
-    }
-    if (cgroup && cgroup < limit) {
-        limit = cgroup;
-        available = used < cgroup ? (available < cgroup - used ? available : cgroup - used) : 0;
-    }
-    struct rlimit as;
-    if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY && as.rlim_cur < limit) {
-        limit = as.rlim_cur;
-        available = available < limit ? available : limit;
-    }
-    *limit_bytes = limit;
-    *available_bytes = available;
-}
 
 static uint32_t blocks_of(uint64_t n_tokens) {
     return (uint32_t)((n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
@@ -103,8 +55,12 @@ bool engine_plan_make(const struct model *model, const struct engine_options *op
     // Mapped weights stay in the page cache and may be dropped, so they count against what the machine
     // has in all, the rest against what is free now.
     uint64_t total = device.total_bytes, available = device.free_bytes;
-    if (device.is_host)
-        engine_host_memory(&total, &available);
+    if (device.is_host) {
+        struct host_memory host;
+        host_memory_read(&host);
+        total = host.limit_bytes;
+        available = host.available_bytes;
+    }
     plan->enforced = options->memory_budget_bytes > 0;
     uint64_t ceiling = plan->enforced ? options->memory_budget_bytes : total - total / 10;
     plan->usable_bytes = ceiling;

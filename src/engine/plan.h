@@ -26,8 +26,4 @@ struct engine_plan {
 // ctx_len was not asked for. ERR_NOMEM says what is needed and what there is.
 bool engine_plan_make(const struct model *model, const struct engine_options *options,
                       struct engine_plan *plan, struct err *err);
-
-// Memory that this process may use: the least of physical, cgroup v2 and v1 limits and RLIMIT_AS, and what
-// of it is free now.
-void engine_host_memory(uint64_t *limit_bytes, uint64_t *available_bytes);
 #endif

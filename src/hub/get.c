@@ -552,8 +552,8 @@ static void close_job(struct worker *w, struct job *job) {
     struct err err = {0};
     bool ok = blob_finish(&job->blob, &err);
     bool is_wrong = !ok && err.code == ERR_FORMAT;
+    ok = ok && link_files(f, job->file, false, &err); // under the lock: gc takes unlinked blobs
     blob_lock_release(&job->lock);
-    ok = ok && link_files(f, job->file, false, &err);
     pthread_mutex_lock(&f->lock);
     if (ok) {
         job_done_locked(f, job);

@@ -275,6 +275,50 @@ void fixture_check_complete(const struct hub_env *env, const struct fixture_repo
     assert_string_equal(commit, repo->commit);
 }
 
+// ---- Snapshots ----------------------------------------------------------------------------------
+
+// As other tools lay it, and without hub_snapshot_link()'s fsync.
+static void add_blob(const char *repo_folder, const char *commit, const char *file, const void *data, size_t n) {
+    char path[PATH_MAX], hash[65], target[100];
+    struct err err = {0};
+    hash_sha256_hex((struct bytes){data, n}, hash);
+    fixture_path(path, "%s/blobs/%s", repo_folder, hash);
+    if (!path_exists(path))
+        fixture_write(path, data, n);
+    fixture_path(path, "%s/snapshots/%s", repo_folder, commit);
+    check_ok(path_make_folders(path, &err), &err);
+    fixture_path(path, "%s/snapshots/%s/%s", repo_folder, commit, file);
+    snprintf(target, sizeof target, "../../blobs/%s", hash);
+    assert_true(symlink(target, path) == 0 || errno == EEXIST);
+}
+
+void fixture_snapshot(const struct hub_env *env, const char *repo, char commit_digit, bool with_ref) {
+    static const char CONFIG[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 64, "
+        "\"intermediate_size\": 128, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 16, \"vocab_size\": 100, \"max_position_embeddings\": 4096, "
+        "\"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\", \"tie_word_embeddings\": true}";
+    static const char README[] = "---\ntags: [x]\nlicense: other\nlicense_name: \"house-rules\"\n---\n# x\n";
+    char folder[PATH_MAX], commit[41], weights[8 + 200 + 400] = {0};
+    memset(commit, commit_digit, 40);
+    commit[40] = '\0';
+    assert_true(hub_repo_folder(env, repo, folder, NULL));
+    // Padded with blanks, so that the data are aligned.
+    int n = snprintf(weights + 8, 200, "%-80s",
+                     "{\"a.weight\":{\"dtype\":\"F32\",\"shape\":[10,10],\"data_offsets\":[0,400]}}");
+    weights[0] = (char)n;
+    weights[8 + n] = commit_digit; // so that each commit has its own blob
+    add_blob(folder, commit, "model.safetensors", weights, 8 + (size_t)n + 400);
+    add_blob(folder, commit, "README.md", README, sizeof README - 1);
+    add_blob(folder, commit, "chat_template.jinja", "{% if tools %}", 14);
+    add_blob(folder, commit, "config.json", CONFIG, sizeof CONFIG - 1);
+    if (with_ref) {
+        char path[PATH_MAX];
+        fixture_path(path, "%s/refs/main", folder);
+        fixture_write(path, commit, 40);
+    }
+}
+
 // ---- nginx --------------------------------------------------------------------------------------
 
 static int free_port(void) {

@@ -57,6 +57,10 @@ void fixture_check_complete(const struct hub_env *env, const struct fixture_repo
 // After a crash: no blob has wrong content, no link dangles, no config.json or ref without all weights.
 void fixture_check_nothing_false(const struct hub_env *env, const struct fixture_repo *repo);
 
+// Lay a snapshot of a tiny llama model (config.json, model.safetensors, README.md, chat template) into
+// <cache>/models--.../snapshots/<40 times digit>, with links to blobs, and make refs/main name it.
+void fixture_snapshot(const struct hub_env *env, const char *repo, char commit_digit, bool with_ref);
+
 // Run nginx with the repositories below 127.0.0.1:port, LFS files redirected to 127.0.0.2:port, where a
 // request with a token is refused. `kib_per_s` limits each connection; 0 = no limit. -1 if there is no nginx.
 struct nginx {
