@@ -85,8 +85,8 @@ bool bind_has(const struct binder *binder, const char *tensor_name) {
     return weights_find(binder->weights, tensor_name) != NULL;
 }
 
-static struct weight *keep_weight(struct binder *binder, const struct weight_desc *desc, size_t bytes,
-                                  const char *path, struct err *err) {
+struct weight *bind_desc(struct binder *binder, const struct weight_desc *desc, size_t file_bytes,
+                         const char *path, struct err *err) {
     struct model_store *store = binder->store;
     struct weight *weight = store->be->ops->weight_create(store->be, desc, err);
     if (!weight) {
@@ -98,7 +98,7 @@ static struct weight *keep_weight(struct binder *binder, const struct weight_des
         err_set(err, ERR_NOMEM, "out of memory for the model's weights");
         return NULL;
     }
-    store->weight_bytes += bytes;
+    store->weight_bytes += file_bytes;
     return weight;
 }
 
@@ -153,7 +153,7 @@ static struct weight *bind_dense(struct binder *binder, const char *path,
                 path, suffix, dtype_name(dtype));
         return NULL;
     }
-    return keep_weight(binder, &desc, bytes, path, err);
+    return bind_desc(binder, &desc, bytes, path, err);
 }
 
 static struct weight *bind_quantized(struct binder *binder, const char *path,
@@ -210,7 +210,7 @@ static struct weight *bind_quantized(struct binder *binder, const char *path,
             return NULL;
         }
     }
-    return keep_weight(binder, &desc, bytes + scale_bytes + bias_bytes, path, err);
+    return bind_desc(binder, &desc, bytes + scale_bytes + bias_bytes, path, err);
 }
 
 struct weight *bind_matrix(struct binder *binder, const char *path, struct bind_shape shape,

@@ -56,6 +56,11 @@ static inline struct weight *bind_linear(struct binder *binder, const char *path
     return bind_matrix(binder, path, (struct bind_shape){.n_out = n_out, .n_in = n_in}, err);
 }
 
+// A matrix that the family describes itself, in memory that lives with the store or the mapping; file_bytes
+// is what it takes in the files.
+struct weight *bind_desc(struct binder *binder, const struct weight_desc *desc, size_t file_bytes,
+                         const char *path, struct err *err);
+
 // A float32 vector of a dense tensor of n elements (any shape), each plus `add`. `from` of a longer
 // tensor of n_total elements; n_total 0 = n.
 float *bind_vector(struct binder *binder, const char *tensor_name, uint32_t n, float add, struct err *err);

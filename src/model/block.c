@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/half.h"
+#include "model/moe.h"
 #include "model/rope.h"
 
 struct norm {
@@ -18,6 +19,8 @@ struct block_layer {
     const float *q_norm, *k_norm;
     struct weight *gate, *up, *down; // gate NULL: a plain MLP
     const float *gate_bias, *up_bias, *down_bias;
+    struct moe *moe;    // experts instead of gate, up, down
+    const float *sinks; // [n_heads], or NULL
     uint32_t kv_layer;
     uint32_t window;
     const struct rope_table *rope; // NULL: no position encoding
@@ -32,6 +35,8 @@ struct block_model {
     enum unary_kind unary;
     // Scratch: [n_tokens, ...]
     struct mat h, x, q, k, v, attention, branch, gate, up;
+    const struct moe *moe; // any layer's, to size its scratch; NULL without experts
+    struct moe_scratch moe_scratch;
 };
 
 bool glu_of_activation(enum activation activation, enum glu_kind *out) {
@@ -160,6 +165,14 @@ static bool bind_attention(struct model *model, struct binder *binder, uint32_t 
     return true;
 }
 
+static bool bind_sinks(struct model *model, struct binder *binder, uint32_t l, struct block_layer *layer,
+                       struct err *err) {
+    char name[BIND_PATH_BYTES];
+    bind_path(binder, name, "layers.%u.self_attn.sinks", l);
+    layer->sinks = bind_vector(binder, name, model->config->n_heads, 0, err);
+    return layer->sinks != NULL;
+}
+
 static bool bind_mlp(struct model *model, struct binder *binder, uint32_t l, struct block_layer *layer,
                      struct err *err) {
     const struct model_config *c = model->config;
@@ -196,6 +209,20 @@ static bool bind_mlp(struct model *model, struct binder *binder, uint32_t l, str
     bind_path(binder, path, "layers.%u.mlp.%s", l, names[2]);
     return bind_linear_bias(binder, path, (struct bind_shape){.n_out = c->d_model, .n_in = c->d_ff}, down,
                             bias, err);
+}
+
+// Experts, in the layers that have them; else the MLP.
+static bool bind_feed_forward(struct model *model, struct binder *binder, uint32_t l,
+                              struct block_layer *layer, struct err *err) {
+    const struct moe_traits *traits = model->family->block->moe;
+    bool sparse = false;
+    if (traits && !moe_layer_is_sparse(model, traits, l, &sparse, err))
+        return false;
+    if (!sparse)
+        return bind_mlp(model, binder, l, layer, err);
+    struct block_model *block = model->impl;
+    block->moe = layer->moe = moe_bind(model, binder, traits, l, err);
+    return layer->moe != NULL;
 }
 
 static bool bind_norms(struct model *model, struct binder *binder, uint32_t l, struct block_layer *layer,
@@ -255,7 +282,8 @@ static bool bind_layer(struct model *model, struct binder *binder, uint32_t l, s
     if ((traits->rope_full_off && !sliding) || (traits->no_rope_layers && layer_without_rope(model, l)))
         layer->rope = NULL;
     return bind_norms(model, binder, l, layer, err) && bind_attention(model, binder, l, layer, err) &&
-           bind_mlp(model, binder, l, layer, err);
+           bind_feed_forward(model, binder, l, layer, err) &&
+           (!traits->sinks || bind_sinks(model, binder, l, layer, err));
 }
 
 // The numbers that scale things: all 1 for most families.
@@ -377,7 +405,7 @@ bool block_prepare(struct model *model, const struct model_limits *limits, struc
     for (int i = 0; i < N_SCRATCH; i++)
         if (!model_new_mat(model, limits->n_tokens, widths[i], mats[i], err))
             return false;
-    return true;
+    return !block->moe || moe_prepare(model, block->moe, limits->n_tokens, &block->moe_scratch, err);
 }
 
 uint64_t block_workspace_bytes(const struct model *model, const struct model_limits *limits) {
@@ -386,7 +414,8 @@ uint64_t block_workspace_bytes(const struct model *model, const struct model_lim
     scratch_widths(model, widths);
     for (int i = 0; i < N_SCRATCH; i++)
         total += model_mat_bytes(model, limits->n_tokens, widths[i]);
-    return total;
+    const struct block_model *block = model->impl;
+    return total + (block->moe ? moe_workspace_bytes(model, block->moe, limits->n_tokens) : 0);
 }
 
 // ---- The step ---------------------------------------------------------------------------------
@@ -414,7 +443,8 @@ static struct mat attention(const struct model *model, const struct block_layer 
     struct mat attended = mat_first(b->attention, n);
     ops->attention(model->be, &(struct attention_args){
         .layer = layer->kv_layer, .pool = model->kv, .n_heads = c->n_heads, .q = q, .out = attended,
-        .scale = b->attention_scale, .window = layer->window, .softcap = b->attention_softcap});
+        .scale = b->attention_scale, .window = layer->window, .softcap = b->attention_softcap,
+        .sinks = layer->sinks});
     return attended;
 }
 
@@ -456,6 +486,23 @@ static void add_branch(const struct model *model, const struct weight *weight, c
     ops->axpby(model->be, b->residual_scale, branch, 1, h);
 }
 
+// h += residual_scale * norm?(experts or MLP of x)
+static void feed_forward(const struct model *model, const struct block_layer *layer, struct mat x,
+                         struct mat h) {
+    struct block_model *b = model->impl;
+    if (!layer->moe) {
+        add_branch(model, layer->down, layer->down_bias, &layer->mlp_out, mlp_inner(model, layer, x), h);
+    } else if (!layer->mlp_out.weight) {
+        moe_forward(model, layer->moe, &b->moe_scratch, mat_first(x, h.n_rows), h, LINEAR_ADD,
+                    b->residual_scale);
+    } else {
+        struct mat branch = mat_first(b->branch, h.n_rows);
+        moe_forward(model, layer->moe, &b->moe_scratch, mat_first(x, h.n_rows), branch, LINEAR_STORE, 1);
+        norm_into(model, &layer->mlp_out, branch, branch);
+        model->be->ops->axpby(model->be, b->residual_scale, branch, 1, h);
+    }
+}
+
 // The tokens whose logits are wanted, alone: nobody reads the others after the last attention. Only h,
 // the attention's result and (for NORM_SHARED) the normed input live on; each moves to a scratch matrix
 // that the rest of the layer leaves alone.
@@ -495,8 +542,7 @@ void block_forward(struct model *model, const struct step *step) {
         add_branch(model, layer->o, layer->o_bias, &layer->attention_out, attended, h);
         if (place == NORMS_BEFORE || place == NORMS_BOTH)
             norm_into(model, &layer->mlp_in, h, x);
-        struct mat inner = mlp_inner(model, layer, place == NORMS_AFTER ? h : x);
-        add_branch(model, layer->down, layer->down_bias, &layer->mlp_out, inner, h);
+        feed_forward(model, layer, place == NORMS_AFTER ? h : x, h);
         model_tap(model, (int)l, h);
     }
     struct mat hidden = mat_first(model->hidden, step->n_logits);

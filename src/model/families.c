@@ -1,6 +1,7 @@
 // The table of model types. A family of the common block is one row of switches; each row is held to the
 // goldens of its model in tests/model.
 #include "model/block.h"
+#include "model/moe.h"
 
 #include <stdio.h>
 
@@ -33,6 +34,24 @@ static const struct block_traits GEMMA3 = {
     .norm_place = NORMS_BOTH, .norm_add = 1, .head_norm = HEAD_NORM_HEAD, .norm_names = GEMMA_NORMS,
     .embed_sqrt_d = true, .query_scale = true};
 
+static const struct moe_traits MIXTRAL_MOE = {
+    .router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts",
+    .stacked = "block_sparse_moe.switch_mlp", .names = {"w1", "w3", "w2"}, .route = ROUTE_SOFTMAX_TOPK,
+    .normalize = MOE_NORMALIZE_ALWAYS, .n_experts_key = "num_local_experts"};
+static const struct block_traits MIXTRAL = {.moe = &MIXTRAL_MOE};
+static const struct moe_traits QWEN3_MOE_EXPERTS = {
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp",
+    .route = ROUTE_SOFTMAX_TOPK, .n_experts_key = "num_experts", .ff_key = "moe_intermediate_size"};
+static const struct block_traits QWEN3_MOE = {
+    .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
+    .moe = &QWEN3_MOE_EXPERTS};
+static const struct moe_traits GPT_OSS_EXPERTS = {
+    .router = "mlp.router", .experts = "mlp.experts", .stacked = "mlp.experts", .layout = MOE_GPT_OSS,
+    .route = ROUTE_TOPK_SOFTMAX, .normalize = MOE_NORMALIZE_NEVER, .n_experts_key = "num_local_experts",
+    .router_bias = true, .glu = GLU_CLAMPED_SWIGLU};
+static const struct block_traits GPT_OSS = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .sinks = true, .moe = &GPT_OSS_EXPERTS};
+
 #define BLOCK(type, traits)                                                                        \
     {type, &(traits), block_bind, block_prepare, block_workspace_bytes, block_forward}
 static const struct family FAMILIES[] = {
@@ -48,6 +67,9 @@ static const struct family FAMILIES[] = {
     BLOCK("gemma", GEMMA),
     BLOCK("gemma2", GEMMA2),
     BLOCK("gemma3_text", GEMMA3),
+    BLOCK("mixtral", MIXTRAL),
+    BLOCK("qwen3_moe", QWEN3_MOE),
+    BLOCK("gpt_oss", GPT_OSS),
 };
 enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
 

@@ -15,6 +15,8 @@ enum head_norm { HEAD_NORM_NONE, HEAD_NORM_HEAD, HEAD_NORM_WHOLE };
 enum bias_rule { BIAS_NONE, BIAS_ALWAYS, BIAS_ATTENTION_KEY, BIAS_MLP_KEY, BIAS_USE_KEY };
 enum mlp_kind { MLP_GLU, MLP_GLU_FUSED, MLP_PLAIN };
 
+struct moe_traits; // model/moe.h
+
 // The common block's switches. Zero is Llama's choice everywhere.
 struct block_traits {
     enum norm_kind norm;
@@ -37,6 +39,8 @@ struct block_traits {
     bool query_scale;        // query_pre_attn_scalar (Gemma 2, 3)
     bool logit_scale;        // Cohere: logit_scale multiplies the logits
     bool softcaps;           // attn_logit_softcapping, final_logit_softcapping (Gemma 2)
+    bool sinks;              // a learned virtual key a head (gpt-oss)
+    const struct moe_traits *moe; // experts instead of the MLP, in the layers that have them
 };
 
 struct family {
