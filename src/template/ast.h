@@ -117,6 +117,7 @@ struct node {
     uint8_t kind; // enum node_kind
     uint8_t op;   // enum operation
     bool toplevel; // N_SET ...: also seen by blocks
+    bool constant; // N_PRINT: no names and calls in it
     uint16_t height; // of the tree of expressions below
     uint32_t line;
     uint32_t n; // of kids

@@ -341,7 +341,7 @@ static struct value eval_concat(struct render *r, const struct node *node) {
         if (is_error(part))
             return part;
         r->line = node->line;
-        if (r->autoescape) { // one Markup makes all of it Markup
+        if (r->autoescape && !r->folds) { // one Markup makes all of it Markup
             part = soft_str(r, part);
             if (is_error(part))
                 return part;
@@ -385,6 +385,10 @@ static struct value eval_slice(struct render *r, const struct node *node) {
             return parts[i];
     }
     r->line = node->line;
+    // What Jinja prints as a constant it computes beforehand, and there takes a slice as it takes an
+    // element: what cannot be sliced is undefined.
+    if (r->folds && !is_sliceable(object, parts))
+        return value_undefined(UNDEFINED_ELEMENT, (enum value_type)object.type, STR("slice"));
     return get_slice(r, object, parts);
 }
 
@@ -884,7 +888,9 @@ static bool export_target(struct render *r, const struct node *target) {
 }
 
 static enum flow exec_print(struct render *r, const struct node *node) {
+    r->folds = node->constant;
     struct value v = eval(r, node->a);
+    r->folds = false;
     if (is_error(v))
         return FLOW_FAIL;
     if (r->autoescape) {

@@ -94,10 +94,12 @@ static struct value get(struct render *r, const struct getter *getter, struct va
     return getter->fold_case && !is_error(item) ? lower_case(r, item) : item;
 }
 
-// The same for sort's "attribute=a,b": a list of all.
+// The same for sort's "attribute=a,b", as a list.
 static struct value get_many(struct render *r, const struct getter *getter, struct value item) {
-    if (getter->attribute.type != V_STR || !memchr(getter->attribute.s, ',', getter->attribute.n))
-        return get(r, getter, item);
+    if (getter->attribute.type != V_STR || !memchr(getter->attribute.s, ',', getter->attribute.n)) {
+        item = get(r, getter, item);
+        return is_error(item) ? item : list_value(r, &item, 1);
+    }
     struct str all = str_of_value(getter->attribute);
     uint32_t n = 1;
     for (size_t i = 0; i < all.n; i++)
@@ -130,10 +132,11 @@ static struct value sorted(struct render *r, struct span span, const struct valu
     return value_list(list);
 }
 
-static struct value *keys_of(struct render *r, struct span span, const struct getter *getter) {
+// `many`: each key is a list, whose elements are first looked at for being equal.
+static struct value *keys_of(struct render *r, struct span span, const struct getter *getter, bool many) {
     struct value *keys = render_array(r, struct value, span.n);
     for (uint32_t i = 0; keys && i < span.n; i++) {
-        keys[i] = get_many(r, getter, span.items[i]);
+        keys[i] = many ? get_many(r, getter, span.items[i]) : get(r, getter, span.items[i]);
         if (is_error(keys[i]))
             return NULL;
     }
@@ -146,7 +149,7 @@ static struct value filter_sort(struct render *r, struct value *a, const struct 
     struct span span;
     if (!span_of(r, a[0], &span))
         return value_error();
-    struct value *keys = keys_of(r, span, &getter);
+    struct value *keys = keys_of(r, span, &getter, true);
     return keys ? sorted(r, span, keys, truth(a[1])) : value_error();
 }
 
@@ -166,7 +169,7 @@ static struct value filter_dictsort(struct render *r, struct value *a, const str
     if (!span_of(r, (struct value){.type = V_VIEW, .view = &view}, &span))
         return value_error();
     struct getter getter = {value_int(by_value), value_missing(), !truth(a[1])};
-    struct value *keys = keys_of(r, span, &getter);
+    struct value *keys = keys_of(r, span, &getter, false);
     return keys ? sorted(r, span, keys, truth(a[3])) : value_error();
 }
 
@@ -472,11 +475,14 @@ static struct value filter_batch(struct render *r, struct value *a, const struct
     bool fills = !is_missing(a[2]) && a[2].type != V_NONE;
     // A batch of none is never full: everything goes into one.
     uint32_t step = size < 1 || size > span.n ? (span.n ? span.n : 1) : (uint32_t)size;
-    struct list *batches = list_new(r, ((size_t)span.n + step - 1) / step);
+    bool empty_first = size == 0 && span.n; // an empty batch of none is full at once
+    struct list *batches = list_new(r, ((size_t)span.n + step - 1) / step + empty_first);
     if (!batches)
         return value_error();
-    for (uint32_t i = 0; i < batches->n; i++) {
-        uint32_t from = i * step, n = span.n - from < step ? span.n - from : step;
+    if (empty_first && is_error(batches->items[0] = list_value(r, NULL, 0)))
+        return value_error();
+    for (uint32_t i = empty_first; i < batches->n; i++) {
+        uint32_t from = (i - empty_first) * step, n = span.n - from < step ? span.n - from : step;
         struct value batch = list_value(r, span.items + from, n);
         if (is_error(batch))
             return batch;
@@ -669,7 +675,11 @@ static struct value filter_round(struct render *r, struct value *a, const struct
     (void)args; // precision, method
     int64_t precision = 0;
     struct str method = STR("common");
-    if (!arg_int(r, a[1], "precision", &precision) || !arg_str(r, a[2], "method", &method))
+    if (a[1].type == V_NONE && a[0].type == V_FLOAT && isfinite(a[0].f)) { // to an integer
+        struct value v = number_int_from_float(&r->arena, nearbyint(a[0].f));
+        return is_error(v) ? fail_nomem(r) : v;
+    }
+    if ((a[1].type != V_NONE && !arg_int(r, a[1], "precision", &precision)) || !arg_str(r, a[2], "method", &method))
         return value_error();
     bool up = str_eq(method, STR("ceil")), down = str_eq(method, STR("floor"));
     if (!up && !down && !str_eq(method, STR("common")))
@@ -709,7 +719,7 @@ static struct value filter_filesizeformat(struct render *r, struct value *a, con
     if (bytes == 1) {
         strbuf_append_c(r->out, "1 Byte");
     } else if (bytes < base) {
-        strbuf_printf(r->out, "%.0f Bytes", trunc(bytes));
+        strbuf_printf(r->out, "%.0f Bytes", trunc(bytes) + 0.0); // not -0
     } else {
         int i = 0;
         for (unit = base * base; i < 7 && bytes >= unit; unit *= base)
@@ -753,7 +763,7 @@ static struct value filter_capitalize(struct render *r, struct value *a, const s
     size_t mark = r->out->n, i = 0;
     uint32_t first = unicode_next(str_of_value(v), &i);
     unicode_append_case(r->out, first, CASE_TITLE);
-    unicode_append_str_case(r->out, str_slice(str_of_value(v), i, v.n), CASE_LOWER);
+    unicode_append_case_from(r->out, str_of_value(v), i, CASE_LOWER);
     return taken_as(r, mark, v);
 }
 
@@ -896,11 +906,8 @@ static struct value filter_truncate(struct render *r, struct value *a, const str
     (void)args; // length, killwords, end, leeway
     int64_t length = 255, leeway = 5;
     struct str end = STR("...");
-    struct value v = a[0];
-    if (v.type != V_STR)
-        v = v.type == V_UNDEFINED ? soft_str(r, v)
-                                  : fail(r, "truncate: object of type '%s' is not a string", type_name(v));
-    if (is_error(v) || !arg_int(r, a[1], "length", &length) || !arg_str(r, a[3], "end", &end))
+    struct value v = a[0], n = value_length(r, v);
+    if (is_error(n) || !arg_int(r, a[1], "length", &length) || !arg_str(r, a[3], "end", &end))
         return value_error();
     if (a[4].type != V_NONE && !arg_int(r, a[4], "leeway", &leeway))
         return value_error();
@@ -909,9 +916,11 @@ static struct value filter_truncate(struct render *r, struct value *a, const str
         return fail(r, "expected length >= %lld, got %lld", (long long)n_end, (long long)length);
     if (leeway < 0)
         return fail(r, "expected leeway >= 0, got %lld", (long long)leeway);
-    struct str s = str_of_value(v);
-    if ((int64_t)unicode_count(s) <= length || (int64_t)unicode_count(s) - length <= leeway)
+    if (n.i <= length || n.i - length <= leeway)
         return v;
+    if (v.type != V_STR)
+        return fail(r, "truncate: object of type '%s' is not a string", type_name(v));
+    struct str s = str_of_value(v);
     struct str head = str_slice(s, 0, unicode_offset(s, (size_t)(length - n_end)));
     if (!truth(a[2])) {
         const char *space = memrchr(head.data, ' ', head.n);
@@ -1110,10 +1119,12 @@ static struct value filter_tojson(struct render *r, struct value *a, const struc
     style.key_separator = STR(": ");
     if (a[2].type == V_STR) {
         style.indent = str_of_value(a[2]);
+    } else if (style.has_indent && !is_integer(a[2])) {
+        if (a[0].type != V_STR) // for which the indent is not looked at
+            return fail(r, "tojson: indent must be an integer or a string, not '%s'",
+                        type_name(a[2]));
     } else if (style.has_indent) {
-        int64_t width = 0;
-        if (!arg_int(r, a[2], "indent", &width))
-            return value_error();
+        int64_t width = number_clamp(a[2]);
         struct value spaces = value_binary(r, OP_MUL, value_str(STR(" ")), value_int(width));
         if (is_error(spaces))
             return spaces;

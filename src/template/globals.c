@@ -46,6 +46,10 @@ static struct dict *make_dict(struct render *r, const struct args *args, const c
     struct dict *dict = dict_new(r, args->n_keywords);
     if (!dict)
         return NULL;
+    if (args->n && args->items[0].type == V_UNDEFINED) {
+        fail_undefined(r, args->items[0]);
+        return NULL;
+    }
     if (args->n && args->items[0].type == V_DICT) {
         const struct dict *from = args->items[0].dict;
         for (uint32_t i = 0; i < from->n; i++)

@@ -40,7 +40,7 @@ static struct value str_capitalize(struct render *r, struct value *a, const stru
     size_t mark = r->out->n, i = 0;
     uint32_t first = unicode_next(str_of_value(a[0]), &i);
     unicode_append_case(r->out, first, CASE_TITLE);
-    unicode_append_str_case(r->out, str_slice(str_of_value(a[0]), i, a[0].n), CASE_LOWER);
+    unicode_append_case_from(r->out, str_of_value(a[0]), i, CASE_LOWER);
     return like(text_take(r, mark), a[0]);
 }
 
@@ -49,8 +49,9 @@ static struct value str_title(struct render *r, struct value *a, const struct ar
     size_t mark = r->out->n;
     bool inside = false;
     for (size_t i = 0; i < a[0].n;) {
+        size_t start = i;
         uint32_t c = unicode_next(str_of_value(a[0]), &i);
-        unicode_append_case(r->out, c, inside ? CASE_LOWER : CASE_TITLE);
+        unicode_append_case_at(r->out, str_of_value(a[0]), start, inside ? CASE_LOWER : CASE_TITLE);
         inside = unicode_is_cased(c);
     }
     return like(text_take(r, mark), a[0]);
@@ -60,8 +61,9 @@ static struct value str_swapcase(struct render *r, struct value *a, const struct
     (void)args;
     size_t mark = r->out->n;
     for (size_t i = 0; i < a[0].n;) {
-        uint32_t c = unicode_next(str_of_value(a[0]), &i);
-        unicode_append_case(r->out, c, unicode_is_upper(c) ? CASE_LOWER : CASE_UPPER);
+        size_t start = i;
+        bool upper = unicode_is_upper(unicode_next(str_of_value(a[0]), &i));
+        unicode_append_case_at(r->out, str_of_value(a[0]), start, upper ? CASE_LOWER : CASE_UPPER);
     }
     return like(text_take(r, mark), a[0]);
 }

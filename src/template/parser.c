@@ -1236,6 +1236,24 @@ static bool statement(struct parser *p, struct nodes *out) {
     return node && append(p, out, node);
 }
 
+// Whether an expression depends on nothing of the rendering.
+static bool is_constant(const struct node *node) {
+    if (!node || node->kind == N_CONST)
+        return true;
+    if (node->kind == N_NAME || node->kind == N_CALL)
+        return false;
+    bool constant = is_constant(node->a) && is_constant(node->b) && is_constant(node->c);
+    for (uint32_t i = 0; constant && i < node->n; i++)
+        constant = is_constant(node->kids[i]);
+    if (node->kind == N_FILTER || node->kind == N_TEST) {
+        for (uint32_t i = 0; constant && i < node->call->n_args; i++)
+            constant = is_constant(node->call->args[i]);
+        for (uint32_t i = 0; constant && i < node->call->n_keywords; i++)
+            constant = is_constant(node->call->keywords[i].value);
+    }
+    return constant;
+}
+
 static bool at_end_tag(const struct parser *p, const char *const *ends) {
     for (; ends && *ends; ends++)
         if (at_name(p, *ends))
@@ -1266,6 +1284,7 @@ static bool body_until(struct parser *p, struct body *out, const char *const *en
             if (!node || !(node->a = tuple(p, TUPLE_EXPRESSIONS, NULL, false)) ||
                 !append(p, &nodes, node) || !expect_kind(p, T_VARIABLE_END, "end of print statement"))
                 return false;
+            node->constant = is_constant(node->a);
         } else if (token->kind == T_BLOCK_BEGIN) {
             next(p);
             if (at_end_tag(p, ends))

@@ -28,8 +28,24 @@ TEST(is_sequence, a[0].type == V_STR || is_sequence_object(a[0]) || a[0].type ==
                       a[0].type == V_RANGE || a[0].type == V_UNDEFINED)
 TEST(is_callable, a[0].type == V_MACRO || a[0].type == V_FUNCTION || a[0].type == V_METHOD ||
                       a[0].type == V_LOOP || a[0].type == V_JOINER || a[0].type == V_UNDEFINED)
-TEST(is_filter, a[0].type == V_STR && filter_find(str_of_value(a[0])))
-TEST(is_test, a[0].type == V_STR && test_find(str_of_value(a[0])))
+
+// Whether something of that name exists: the name is looked up as a key.
+static struct value is_known(struct render *r, struct value v,
+                             const struct builtin *(*find)(struct str name)) {
+    if (!is_hashable(v))
+        return fail(r, "unhashable type: '%s'", type_name(v));
+    return value_bool(v.type == V_STR && find(str_of_value(v)));
+}
+
+static struct value is_filter(struct render *r, struct value *a, const struct args *args) {
+    (void)args;
+    return is_known(r, a[0], filter_find);
+}
+
+static struct value is_test(struct render *r, struct value *a, const struct args *args) {
+    (void)args;
+    return is_known(r, a[0], test_find);
+}
 
 static struct value has_rest(struct render *r, struct value v, struct value by, int64_t rest) {
     v = value_binary(r, OP_MOD, v, by);

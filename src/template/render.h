@@ -31,6 +31,7 @@ struct render {
     uint32_t frames_left, calls_left;
     uint32_t line; // of what is being evaluated
     bool autoescape;
+    bool folds; // what is being printed is a constant expression
     bool raised; // the template's own raise_exception
     char *text_at, *text_end; // room where texts are put together
     struct activation *activation;
@@ -141,12 +142,13 @@ struct value escape(struct render *r, struct value v); // a Markup
 struct json_style {
     bool ensure_ascii, sort_keys;
     bool has_indent;
-    struct str indent;               // one level
+    struct str indent; // one level
     struct str item_separator, key_separator;
 };
 bool append_json(struct render *r, struct value v, const struct json_style *style);
 
 // obj.name and obj[key], and slices.
+bool is_sliceable(struct value object, const struct value parts[3]); // no error of types
 struct value get_attribute(struct render *r, struct value object, const struct node *node);
 struct value get_attribute_named(struct render *r, struct value object, struct str name);
 struct value get_item(struct render *r, struct value object, struct value key);

@@ -364,16 +364,26 @@ static bool is_final_sigma(struct str s, size_t start, size_t end) {
     return true;
 }
 
-void unicode_append_str_case(struct strbuf *out, struct str s, enum unicode_case to) {
-    strbuf_reserve(out, s.n);
-    for (size_t i = 0; i < s.n;) {
+void unicode_append_case_at(struct strbuf *out, struct str s, size_t at, enum unicode_case to) {
+    size_t end = at;
+    uint32_t c = unicode_next(s, &end);
+    if (c == 0x3A3 && to == CASE_LOWER)
+        strbuf_code_point(out, is_final_sigma(s, at, end) ? 0x3C2 : 0x3C3);
+    else
+        unicode_append_case(out, c, to);
+}
+
+void unicode_append_case_from(struct strbuf *out, struct str s, size_t from, enum unicode_case to) {
+    strbuf_reserve(out, s.n - from);
+    for (size_t i = from; i < s.n;) {
         size_t start = i;
-        uint32_t c = unicode_next(s, &i);
-        if (c == 0x3A3 && to == CASE_LOWER)
-            strbuf_code_point(out, is_final_sigma(s, start, i) ? 0x3C2 : 0x3C3);
-        else
-            unicode_append_case(out, c, to);
+        unicode_next(s, &i);
+        unicode_append_case_at(out, s, start, to);
     }
+}
+
+void unicode_append_str_case(struct strbuf *out, struct str s, enum unicode_case to) {
+    unicode_append_case_from(out, s, 0, to);
 }
 
 struct str unicode_strip_space(struct str s, bool left, bool right) {

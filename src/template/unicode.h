@@ -27,7 +27,10 @@ bool unicode_is_cased(uint32_t c);
 enum unicode_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_FOLD };
 // Append the character in another case; may be several characters.
 void unicode_append_case(struct strbuf *out, uint32_t c, enum unicode_case to);
-// Append the whole text, with the final sigma rule for lower case.
+// Append the character that begins at s[at], or all of s, or all from there: lower case of a sigma
+// depends on what is around it.
+void unicode_append_case_at(struct strbuf *out, struct str s, size_t at, enum unicode_case to);
 void unicode_append_str_case(struct strbuf *out, struct str s, enum unicode_case to);
+void unicode_append_case_from(struct strbuf *out, struct str s, size_t from, enum unicode_case to);
 struct str unicode_strip_space(struct str s, bool left, bool right);
 #endif

@@ -219,7 +219,8 @@ bool is_hashable(struct value v) {
                 return false;
         return true;
     }
-    return v.type != V_LIST && v.type != V_DICT;
+    return v.type != V_LIST && v.type != V_DICT &&
+           (v.type != V_VIEW || v.view->kind == VIEW_VALUES);
 }
 
 static uint64_t hash_of(struct value v) {
@@ -659,6 +660,10 @@ int value_contains(struct render *r, struct value container, struct value item) 
         int64_t i = item.type == V_FLOAT ? (int64_t)f : number_clamp(item), off = i - range->start;
         return off % range->step == 0 && off / range->step >= 0 && off / range->step < range->n;
     }
+    case V_VIEW:
+        if (container.view->kind == VIEW_KEYS)
+            return value_contains(r, value_dict(container.view->dict), item);
+        // fall through
     default: {
         if (!is_iterable(container)) {
             fail(r, "argument of type '%s' is not iterable", type_name(container));
@@ -998,6 +1003,13 @@ struct value get_item(struct render *r, struct value object, struct value key) {
     return undefined_element(r, object, key);
 }
 
+bool is_sliceable(struct value object, const struct value parts[3]) {
+    for (int i = 0; i < 3; i++)
+        if (!is_missing(parts[i]) && parts[i].type != V_NONE && !is_integer(parts[i]))
+            return false;
+    return is_str(object) || is_sequence_object(object) || object.type == V_RANGE;
+}
+
 // One bound of a slice: an integer or none.
 static bool slice_bound(struct render *r, struct value v, bool *given, int64_t *out) {
     *given = v.type != V_NONE && v.type != V_MISSING;
@@ -1059,9 +1071,9 @@ struct value get_slice(struct render *r, struct value object, const struct value
         if (!range)
             return value_error();
         *range = (struct range){.start = object.range->start + from * object.range->step,
-                                .step = count > 1 ? object.range->step * step : object.range->step,
+                                .stop = object.range->start + to * object.range->step,
+                                .step = object.range->step * step,
                                 .n = (uint32_t)count};
-        range->stop = range->start + (int64_t)range->n * range->step;
         return (struct value){.type = V_RANGE, .range = range};
     }
     if (object.type == V_STR) {
