@@ -496,7 +496,24 @@ bool number_parse_literal(struct arena *arena, struct str text, bool is_float, s
     return true;
 }
 
-bool number_int_from_text(struct arena *arena, struct str text, int base, struct value *out) {
+// Any script's decimal digits as ASCII, as int() and float() read them. True if `text` has any others;
+// then *out is a copy.
+static bool plain_digits(struct str text, struct strbuf *out) {
+    bool any = false;
+    for (size_t i = 0; i < text.n && !any; i++)
+        any = (uint8_t)text.data[i] >= 0x80;
+    for (size_t i = 0; any && i < text.n;) {
+        size_t start = i;
+        int digit = unicode_decimal_value(unicode_next(text, &i));
+        if (digit >= 0)
+            strbuf_char(out, (char)('0' + digit));
+        else
+            strbuf_append(out, str_slice(text, start, i));
+    }
+    return any && !out->failed;
+}
+
+static bool int_from_plain_text(struct arena *arena, struct str text, int base, struct value *out) {
     text = unicode_strip_space(text, true, true);
     bool negative = false;
     if (text.n && (text.data[0] == '-' || text.data[0] == '+')) {
@@ -540,7 +557,16 @@ bool number_int_from_text(struct arena *arena, struct str text, int base, struct
     return true;
 }
 
-bool number_float_from_text(struct str text, double *out) {
+bool number_int_from_text(struct arena *arena, struct str text, int base, struct value *out) {
+    struct strbuf plain = {0};
+    if (plain_digits(text, &plain))
+        text = strbuf_str(&plain);
+    bool ok = int_from_plain_text(arena, text, base, out);
+    strbuf_deinit(&plain);
+    return ok;
+}
+
+static bool float_from_plain_text(struct str text, double *out) {
     text = unicode_strip_space(text, true, true);
     char room[512];
     size_t n = 0;
@@ -573,6 +599,15 @@ bool number_float_from_text(struct str text, double *out) {
             *out = f;
     }
     free(heap);
+    return ok;
+}
+
+bool number_float_from_text(struct str text, double *out) {
+    struct strbuf plain = {0};
+    if (plain_digits(text, &plain))
+        text = strbuf_str(&plain);
+    bool ok = float_from_plain_text(text, out);
+    strbuf_deinit(&plain);
     return ok;
 }
 

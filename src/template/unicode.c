@@ -222,6 +222,18 @@ bool unicode_is_alpha(uint32_t c) {
 
 bool unicode_is_decimal(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 
+// Unicode keeps each script's ten digits together, in order, and some of those tens side by side.
+int unicode_decimal_value(uint32_t c) {
+    if (c >= '0' && c <= '9')
+        return (int)(c - '0');
+    if (c < 0x80 || !unicode_is_decimal(c))
+        return -1;
+    uint32_t first = c;
+    while (unicode_is_decimal(first - 1))
+        first--;
+    return (int)((c - first) % 10);
+}
+
 bool unicode_is_digit(uint32_t c) { return unicode_is_decimal(c) || IN_RANGES(DIGITS, c); }
 
 bool unicode_is_numeric(uint32_t c) {

@@ -14,6 +14,7 @@ size_t unicode_offset(struct str s, size_t index);
 bool unicode_is_space(uint32_t c);
 bool unicode_is_alpha(uint32_t c);
 bool unicode_is_decimal(uint32_t c);
+int unicode_decimal_value(uint32_t c); // 0 to 9, -1 if it is no decimal digit
 bool unicode_is_digit(uint32_t c);
 bool unicode_is_numeric(uint32_t c);
 bool unicode_is_upper(uint32_t c);
