@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "loam/loam_backend.h"
 
 #if defined(__x86_64__)
 #define ARCH_NAME "x64"
@@ -78,14 +79,14 @@ static const struct backend_ops *load_plugin(const char *path, struct err *err) 
         err_set(err, ERR_UNSUPPORTED, "cannot load the GPU plugin: %s", dlerror());
         return NULL;
     }
-    backend_plugin_fn *plugin;
-    void *symbol = dlsym(library, BACKEND_PLUGIN_SYMBOL);
+    loam_backend_entry_fn *plugin;
+    void *symbol = dlsym(library, LOAM_BACKEND_ENTRY);
     memcpy(&plugin, &symbol, sizeof plugin);
     if (!plugin) {
-        err_set(err, ERR_UNSUPPORTED, "%s is not a loam backend plugin: it has no " BACKEND_PLUGIN_SYMBOL, path);
+        err_set(err, ERR_UNSUPPORTED, "%s is not a loam backend plugin: it has no " LOAM_BACKEND_ENTRY, path);
         goto unload;
     }
-    const struct backend_ops *ops = plugin();
+    const struct backend_ops *ops = plugin(BACKEND_ABI_VERSION);
     if (ops->abi_version != BACKEND_ABI_VERSION || ops->ops_bytes != sizeof(struct backend_ops)) {
         err_set(err, ERR_UNSUPPORTED,
                 "%s has backend ABI version %u (table of %u bytes), this loam needs version %d (%zu bytes): "

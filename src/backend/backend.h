@@ -390,10 +390,6 @@ static inline struct mat mat_rows(const struct backend *be, struct mat x, uint32
     return (struct mat){(char *)x.data + (size_t)from * x.stride * be->act_bytes, n, x.n_cols, x.stride};
 }
 
-// A plugin exports one function of this name and type; its table is checked before it is used.
-#define BACKEND_PLUGIN_SYMBOL "loam_backend_plugin"
-typedef const struct backend_ops *backend_plugin_fn(void);
-
 // The CPU backend is always there.
 extern const struct backend_ops cpu_backend_ops;
 

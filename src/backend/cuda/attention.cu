@@ -42,7 +42,12 @@ struct key_range {
 __device__ __forceinline__ key_range visible(const attn_args &a, const dev_row &row, uint32_t position) {
     key_range r;
     r.lo = a.window && position + 1 > a.window ? position + 1 - a.window : 0;
-    r.hi = a.bidirectional ? row.pos0 + row.n_tokens : position + 1;
+    r.hi = position + 1;
+    if (a.bidirectional) {
+        r.hi = row.pos0 + row.n_tokens;
+        if (a.window && r.hi - position > a.window)
+            r.hi = position + a.window;
+    }
     return r;
 }
 __device__ __forceinline__ float capped(float s, float softcap) {
@@ -259,10 +264,11 @@ static __global__ void __launch_bounds__(ATTN_WARPS *WARP) attn_kernel(const __g
     // Add the warps up, in order, in shared memory.
     __shared__ float top[ATTN_WARPS][16], sum[ATTN_WARPS][16], o[16][D + 4], total[16], most[16];
     __shared__ uint32_t arrived;
-    if (t == 0)
+    if (t == 0) {
 #pragma unroll
         for (int h = 0; h < 2; h++)
             top[warp][g + 8 * h] = s.m[h], sum[warp][g + 8 * h] = s.l[h];
+    }
     __syncthreads();
     float weight[2];
 #pragma unroll
@@ -280,7 +286,7 @@ static __global__ void __launch_bounds__(ATTN_WARPS *WARP) attn_kernel(const __g
             most[g + 8 * h] = m, total[g + 8 * h] = l;
     }
     for (int w = 0; w < ATTN_WARPS; w++) {
-        if (warp == (uint32_t)w)
+        if (warp == (uint32_t)w) {
 #pragma unroll
             for (int j = 0; j < VT; j++)
 #pragma unroll
@@ -289,6 +295,7 @@ static __global__ void __launch_bounds__(ATTN_WARPS *WARP) attn_kernel(const __g
                     const float v = s.o[j][i] * weight[i / 2];
                     *to = w ? *to + v : v;
                 }
+        }
         __syncthreads();
     }
     const uint32_t v_dim = a.kv.v_dim, n_rows = last - first + 1;
@@ -458,7 +465,7 @@ static void attend_split(struct cuda_backend *cu, attn_args &a, uint32_t tokens_
     } else {
         const uint32_t wanted = 2u * (uint32_t)cu->sm_count / (a_tile * n_tiles);
         const uint32_t useful = div_up(cu->limits.ctx_len, ATTN_CHUNK_MIN);
-        a.n_splits = wanted < 1 ? 1 : wanted > SPLITS_MAX ? SPLITS_MAX : wanted;
+        a.n_splits = wanted < 1 ? 1 : wanted > SPLITS_MAX ? (uint32_t)SPLITS_MAX : wanted;
         a.n_splits = a.n_splits < useful ? a.n_splits : useful;
     }
     // As many tiles at once as the memory for partial results holds.

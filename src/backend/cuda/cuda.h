@@ -5,9 +5,14 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+extern "C" {
 #include "backend/backend.h"
+}
 
 typedef __nv_bfloat16 bf16;
 

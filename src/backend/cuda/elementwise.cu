@@ -79,10 +79,11 @@ struct embed_fn {
         if (id >= 0 && (uint32_t)id < w.n_out) {
             if (w.format == WEIGHT_BF16 && wide && w.n_in % 8 == 0)
                 load8(f, (const bf16 *)(w.data + id * w.row_bytes) + col, n, true);
-            else
+            else {
 #pragma unroll
                 for (uint32_t i = 0; i < 8; i++)
                     f[i] = i < n ? weight_value(w, (uint32_t)id, col + i) : 0.0f;
+            }
         }
 #pragma unroll
         for (int i = 0; i < 8; i++)

@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
                                     F::load_scale(glu && m >= MT / 2 ? w1 : w0, row_groups[m][h], k);
                         }
                 }
-                if constexpr (F::GROUPED)
+                if constexpr (F::GROUPED) {
 #pragma unroll
                     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -364,6 +364,7 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
                             load_four(bias[m][h], w.biases, row_groups[m][h], blk0, shift, n_blks,
                                       w0.scale_dtype, wide);
                         }
+                }
 #pragma unroll
                 for (int u = 0; u < F::UNROLL; u++) {
                     if (blk0 + u >= n_blks)

@@ -80,7 +80,8 @@ bool uploader_create(struct cuda_backend *cu, struct err *err) {
     pthread_mutex_init(&up->lock, NULL);
     pthread_cond_init(&up->changed, NULL);
     long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n_workers = n_cpus < 2 ? 1 : n_cpus > UPLOAD_WORKERS_MAX ? UPLOAD_WORKERS_MAX : (uint32_t)n_cpus;
+    uint32_t n_workers = n_cpus < 1 ? 1 : (uint32_t)n_cpus;
+    n_workers = n_workers > UPLOAD_WORKERS_MAX ? (uint32_t)UPLOAD_WORKERS_MAX : n_workers;
     for (uint32_t i = 0; i < n_workers; i++) {
         struct upload_worker *worker = &up->workers[i];
         worker->up = up;
@@ -144,7 +145,7 @@ static bool upload_add(struct uploader *up, void *to, const void *from, size_t n
             up->jobs = more;
             up->n_jobs_max += UPLOAD_JOBS_STEP;
         }
-        size_t n = n_bytes - off < UPLOAD_PIECE ? n_bytes - off : UPLOAD_PIECE;
+        size_t n = n_bytes - off < UPLOAD_PIECE ? n_bytes - off : (size_t)UPLOAD_PIECE;
         up->jobs[up->n_jobs++] = {(uint8_t *)to + off, (const uint8_t *)from + off, n};
     }
     pthread_cond_broadcast(&up->changed);
