@@ -297,16 +297,8 @@ bool bpe_encode(const struct bpe *bpe, struct str word, struct bpe_scratch *scra
     return join_collected(&c, scratch, out, err);
 }
 
-bool bpe_encode_bytes(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
-                      struct token_list *out, struct err *err) {
-    if (word.n == 0)
-        return true;
-    // A token that its own text merges to is the answer for that text; with ignore_merges any is.
-    token_id whole = vocab_find(bpe->pieces, word);
-    if (whole != TOKEN_NONE && (bpe->ignore_merges || bpe->flags[whole] & TOKEN_WHOLE)) {
-        token_list_append(out, whole);
-        return !out->failed || no_memory(err);
-    }
+static bool encode_letters(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
+                           struct token_list *out, struct err *err) {
     if (!reserve_symbols(scratch, word.n + 1))
         return no_memory(err);
     struct collector c = {.bpe = bpe, .symbols = scratch->symbols};
@@ -318,4 +310,33 @@ bool bpe_encode_bytes(const struct bpe *bpe, struct str word, struct bpe_scratch
             collect_unknown(&c, (struct str){NULL, 0});
     }
     return join_collected(&c, scratch, out, err);
+}
+
+bool bpe_encode_bytes(const struct bpe *bpe, struct str word, uint64_t hash,
+                      struct bpe_scratch *scratch, struct token_list *out, struct err *err) {
+    // A token that its own text merges to is the answer for that text; with ignore_merges any is.
+    token_id whole = vocab_find_hashed(bpe->pieces, word, hash);
+    if (whole != TOKEN_NONE && (bpe->ignore_merges || bpe->flags[whole] & TOKEN_WHOLE)) {
+        token_list_append(out, whole);
+        return !out->failed || no_memory(err);
+    }
+    return encode_letters(bpe, word, scratch, out, err);
+}
+
+bool bpe_mark_whole(const struct bpe *bpe, uint8_t *flags, struct err *err) {
+    struct bpe_scratch scratch = {0};
+    struct token_list ids = {0};
+    bool ok = true;
+    for (uint32_t id = 0; ok && !bpe->ignore_merges && id < bpe->pieces->n_ids; id++) {
+        struct str piece = vocab_text(bpe->pieces, (token_id)id);
+        if (!(flags[id] & TOKEN_LETTERS) || piece.n == 0)
+            continue;
+        token_list_clear(&ids);
+        ok = encode_letters(bpe, piece, &scratch, &ids, err);
+        if (ids.n == 1 && ids.ids[0] == (token_id)id)
+            flags[id] |= TOKEN_WHOLE;
+    }
+    bpe_scratch_deinit(&scratch);
+    token_list_deinit(&ids);
+    return ok;
 }

@@ -43,9 +43,12 @@ void bpe_scratch_deinit(struct bpe_scratch *scratch);
 // Append the ids of one word. ERR_NOMEM; ERR_UNSUPPORTED if it needs the unk token and there is none.
 bool bpe_encode(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
                 struct token_list *out, struct err *err);
-// The same for a word of raw bytes that ByteLevel would spell. Requires bpe->pieces.
-bool bpe_encode_bytes(const struct bpe *bpe, struct str word, struct bpe_scratch *scratch,
-                      struct token_list *out, struct err *err);
+// The same for a word of raw bytes (at least one) that ByteLevel would spell, whose token_hash() is
+// `hash`. Requires bpe->pieces.
+bool bpe_encode_bytes(const struct bpe *bpe, struct str word, uint64_t hash,
+                      struct bpe_scratch *scratch, struct token_list *out, struct err *err);
+// Set TOKEN_WHOLE in flags[n_ids] where it holds; bpe_encode_bytes() is right without, but slower.
+bool bpe_mark_whole(const struct bpe *bpe, uint8_t *flags, struct err *err);
 
 // One merge of a model file, by ids.
 struct merge {

@@ -7,6 +7,7 @@
 #include "tokenizer/byte_letters.h"
 #include "tokenizer/characters.h"
 #include "tokenizer/pattern.h"
+#include "tokenizer/scanner.h"
 
 enum kind {
     BYTE_LEVEL,
@@ -48,7 +49,8 @@ struct pretokenizer_step {
     enum prepend prepend;
     struct str replacement; // Metaspace, CharDelimiterSplit
     size_t length;          // FixedLength
-    struct pattern pattern; // Split, ByteLevel
+    struct pattern pattern;        // Split, ByteLevel
+    const struct scanner *scanner; // in place of a pattern that is known, or NULL
 };
 
 // ---- Reading ----------------------------------------------------------------------------------
@@ -107,13 +109,18 @@ static bool read_details(struct pretokenizer *pre, struct pretokenizer_step *ste
             !json_get_bool(value, "add_prefix_space", &step->add_prefix_space, what, err))
             return false;
         if (step->use_regex)
-            step->pattern.regex = regex_compile(STR(GPT2_PATTERN), err);
-        return !step->use_regex || step->pattern.regex;
-    case SPLIT:
+            step->scanner = scanner_find(STR(GPT2_PATTERN));
+        return true;
+    case SPLIT: {
+        const json_t *pattern = json_object_get(value, "pattern");
+        const json_t *regex = json_object_get(pattern, "Regex");
+        if (json_is_string(regex))
+            step->scanner = scanner_find(json_str(regex));
         return read_behavior(step, value, err) &&
                json_get_bool(value, "invert", &step->invert, what, err) &&
-               pattern_read(&step->pattern, json_object_get(value, "pattern"), &pre->arena,
-                            "tokenizer.json: pre_tokenizer Split", err);
+               (step->scanner || pattern_read(&step->pattern, pattern, &pre->arena,
+                                              "tokenizer.json: pre_tokenizer Split", err));
+    }
     case PUNCTUATION:
         return read_behavior(step, value, err);
     case DIGITS:
@@ -197,6 +204,21 @@ void pretokenizer_deinit(struct pretokenizer *pre) {
     *pre = (struct pretokenizer){0};
 }
 
+// Every match is a word and there is nothing else.
+static bool gives_matches(const struct pretokenizer_step *step) {
+    return step->scanner && step->scanner->covers &&
+           (step->invert ? step->behavior == REMOVED : step->behavior == ISOLATED);
+}
+
+const struct scanner *pretokenizer_scanner(const struct pretokenizer *pre) {
+    if (!pre->raw_bytes || pre->n_steps == 0 || pre->n_steps > 2)
+        return NULL;
+    const struct pretokenizer_step *first = &pre->steps[0], *last = &pre->steps[pre->n_steps - 1];
+    if (last->add_prefix_space || (last->use_regex && first != last) || !gives_matches(first))
+        return NULL;
+    return first->scanner;
+}
+
 bool pretokenizer_ends_in_bytes(const struct pretokenizer *pre) {
     return pre->n_steps && pre->steps[pre->n_steps - 1].kind == BYTE_LEVEL;
 }
@@ -252,6 +274,18 @@ static int whitespace_class(uint32_t c) {
 static bool find_next(struct finder *finder, struct span *out) {
     const struct pretokenizer_step *step = finder->step;
     struct regex_matches *m = &finder->matches;
+    while (step->scanner && m->at < m->text.n) {
+        size_t from = m->at, n;
+        m->at = step->scanner->scan(m->text, from);
+        if (m->at > from) {
+            *out = (struct span){from, m->at};
+            return true;
+        }
+        char_at(m->text.data + from, &n);
+        m->at = from + n;
+    }
+    if (step->scanner)
+        return false;
     switch (step->kind) {
     case SPLIT:
     case BYTE_LEVEL: {
@@ -348,6 +382,14 @@ static void fold(struct folder *f, size_t from, size_t to, bool is_match) {
 static bool cut_word(const struct pretokenizer_step *step, struct words *words, struct word word,
                      struct err *err) {
     struct str text = str_slice(words->text, word.from, word.to);
+    if (gives_matches(step)) {
+        for (size_t at = 0, end; at < text.n; at = end) {
+            end = step->scanner->scan(text, at);
+            if (!add_word(words, word.from + at, word.from + end, word.at_start && at == 0))
+                return err_set(err, ERR_NOMEM, "tokenizer: out of memory for words");
+        }
+        return true;
+    }
     struct finder finder = {step, words->regex, regex_matches(text), false};
     struct folder folder = {.words = words, .behavior = step->behavior, .invert = step->invert,
                             .at_start = word.at_start, .base = word.from};

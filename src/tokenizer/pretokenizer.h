@@ -7,6 +7,7 @@
 #include "tokenizer/regex.h"
 
 struct pretokenizer_step;
+struct scanner;
 struct pretokenizer {
     struct arena arena;
     struct pretokenizer_step *steps; // sequences flattened
@@ -19,8 +20,10 @@ struct pretokenizer {
 // Read the component (null: none). ERR_FORMAT, ERR_UNSUPPORTED naming the type, ERR_NOMEM.
 bool pretokenizer_init(struct pretokenizer *pre, const json_t *value, struct err *err);
 void pretokenizer_deinit(struct pretokenizer *pre);
-// Set raw_bytes if the steps allow it.
+// May raw_bytes be set?
 bool pretokenizer_ends_in_bytes(const struct pretokenizer *pre);
+// If all it does is to cut raw bytes where one scanner says: that scanner. Else NULL.
+const struct scanner *pretokenizer_scanner(const struct pretokenizer *pre);
 
 struct word {
     size_t from, to; // of `text`, never empty

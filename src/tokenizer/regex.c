@@ -8,7 +8,6 @@
 
 struct regex {
     pcre2_code *code;
-    bool jit;
 };
 
 struct regex_scratch {
@@ -81,7 +80,7 @@ struct regex *regex_compile(struct str pattern, struct err *err) {
                 (int)(pattern.n < 200 ? pattern.n : 200), pattern.data, (const char *)text, at);
         goto failed;
     }
-    regex->jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
+    pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE); // without it, pcre2_match() interprets
     strbuf_deinit(&translated);
     return regex;
 failed:
@@ -97,18 +96,23 @@ void regex_destroy(struct regex *regex) {
 }
 
 struct regex_scratch *regex_scratch_create(void) {
-    struct regex_scratch *scratch = calloc(1, sizeof *scratch);
-    if (!scratch)
-        return NULL;
-    scratch->match = pcre2_match_data_create(1, NULL);
-    scratch->context = pcre2_match_context_create(NULL);
+    return calloc(1, sizeof(struct regex_scratch));
+}
+
+// Most texts meet no regex: what PCRE2 needs is made when the first one comes.
+static bool scratch_ready(struct regex_scratch *scratch) {
+    if (scratch->stack)
+        return true;
+    if (!scratch->match)
+        scratch->match = pcre2_match_data_create(1, NULL);
+    if (!scratch->context)
+        scratch->context = pcre2_match_context_create(NULL);
+    if (!scratch->match || !scratch->context)
+        return false;
     scratch->stack = pcre2_jit_stack_create(64 * 1024, 16 * 1024 * 1024, NULL);
-    if (!scratch->match || !scratch->context || !scratch->stack) {
-        regex_scratch_destroy(scratch);
-        return NULL;
-    }
-    pcre2_jit_stack_assign(scratch->context, NULL, scratch->stack);
-    return scratch;
+    if (scratch->stack)
+        pcre2_jit_stack_assign(scratch->context, NULL, scratch->stack);
+    return scratch->stack;
 }
 
 void regex_scratch_destroy(struct regex_scratch *scratch) {
@@ -123,6 +127,8 @@ void regex_scratch_destroy(struct regex_scratch *scratch) {
 enum regex_result regex_next(const struct regex *regex, struct regex_scratch *scratch,
                              struct regex_matches *matches, struct span *out) {
     struct str text = matches->text;
+    if (!scratch_ready(scratch))
+        return REGEX_GAVE_UP;
     while (matches->at <= text.n) {
         int rc = pcre2_match(regex->code, (PCRE2_SPTR)(text.data ? text.data : ""), text.n,
                              matches->at, PCRE2_NO_UTF_CHECK, scratch->match, scratch->context);

@@ -15,8 +15,10 @@
 #include "tokenizer/normalizer.h"
 #include "tokenizer/postprocessor.h"
 #include "tokenizer/pretokenizer.h"
+#include "tokenizer/scanner.h"
 #include "tokenizer/source.h"
 #include "tokenizer/unigram.h"
+#include "tokenizer/word_cache.h"
 #include "tokenizer/word_piece.h"
 
 struct tokenizer {
@@ -38,6 +40,7 @@ struct tokenizer {
     struct added_tokens added;
     struct normalizer normalizer;
     struct pretokenizer pretokenizer;
+    const struct scanner *scanner; // all that the pretokenizer does, or NULL
     struct postprocessor postprocessor;
     struct decoder decoder;
     enum decoder_form decoder_form;
@@ -168,6 +171,7 @@ static bool read_parts(struct tokenizer *t, struct err *err) {
         return false;
     t->decoder_form = decoder_form(&t->decoder, &t->n_stripped);
     t->pretokenizer.raw_bytes = t->pieces.slots != NULL;
+    t->scanner = pretokenizer_scanner(&t->pretokenizer);
     if (!read_model(t, err))
         return false;
     t->bos = named_token(t, "bos_token");
@@ -202,7 +206,12 @@ struct tokenizer *tokenizer_create(struct bytes tokenizer_json, struct bytes tok
         strbuf_deinit(&image);
         return NULL;
     }
-    return from_block(image.data, image.n, err);
+    struct tokenizer *t = from_block(image.data, image.n, err);
+    if (t && t->pieces.slots && !bpe_mark_whole(&t->bpe, (uint8_t *)(uintptr_t)t->flags, err)) {
+        tokenizer_destroy(t);
+        return NULL;
+    }
+    return t;
 }
 
 struct tokenizer *tokenizer_open(const char *folder, struct err *err) {
@@ -244,10 +253,23 @@ struct encoder {
     struct normalizer_scratch normalizer;
     struct words words;
     struct bpe_scratch bpe;
+    struct word_cache cache;
     struct unigram_scratch unigram;
     struct strbuf word_piece;
     struct regex_scratch *regex;
 };
+
+static bool encode_bytes(struct encoder *e, struct str word, struct token_list *out,
+                         struct err *err) {
+    uint64_t hash = token_hash(word);
+    if (word_cache_find(&e->cache, word, hash, out))
+        return true;
+    size_t from = out->n;
+    if (!bpe_encode_bytes(&e->t->bpe, word, hash, &e->bpe, out, err))
+        return false;
+    word_cache_put(&e->cache, word, hash, out->ids + from, out->n - from);
+    return true;
+}
 
 static bool encode_word(struct encoder *e, struct str word, struct token_list *out,
                         struct err *err) {
@@ -255,7 +277,7 @@ static bool encode_word(struct encoder *e, struct str word, struct token_list *o
     switch (t->kind) {
     case MODEL_BPE:
         if (t->pretokenizer.raw_bytes)
-            return bpe_encode_bytes(&t->bpe, word, &e->bpe, out, err);
+            return encode_bytes(e, word, out, err);
         return bpe_encode(&t->bpe, word, &e->bpe, out, err);
     case MODEL_UNIGRAM:
         return unigram_encode(&t->unigram, word, &e->unigram, out, err);
@@ -267,6 +289,14 @@ static bool encode_word(struct encoder *e, struct str word, struct token_list *o
 // A text without added tokens.
 static bool encode_plain(struct encoder *e, struct str text, bool at_start, struct token_list *out,
                          struct err *err) {
+    const struct scanner *scanner = e->t->scanner;
+    for (size_t at = 0, end; scanner && at < text.n; at = end) {
+        end = scanner->scan(text, at);
+        if (!encode_bytes(e, str_slice(text, at, end), out, err))
+            return false;
+    }
+    if (scanner)
+        return true;
     if (!pretokenizer_run(&e->t->pretokenizer, text, at_start, &e->words, err))
         return false;
     for (size_t i = 0; i < e->words.n; i++) {
@@ -310,6 +340,8 @@ bool tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags
     struct strbuf repaired = {0};
     bool ok = e.regex || no_memory(err);
     e.normalizer.regex = e.words.regex = e.regex;
+    if (t->pretokenizer.raw_bytes)
+        word_cache_init(&e.cache, text.n);
     if (ok && !utf8_valid(text)) {
         utf8_append_lossy(&repaired, text);
         text = strbuf_str(&repaired);
@@ -329,6 +361,7 @@ bool tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags
     normalizer_scratch_deinit(&e.normalizer);
     words_deinit(&e.words);
     bpe_scratch_deinit(&e.bpe);
+    word_cache_deinit(&e.cache);
     unigram_scratch_deinit(&e.unigram);
     strbuf_deinit(&e.word_piece);
     regex_scratch_destroy(e.regex);
