@@ -35,6 +35,8 @@ struct added {
     uint32_t flags;
 };
 
+enum { DECLARED_HOLE_MAX = 65536 }; // unused ids before a declared one
+
 static bool no_memory(struct err *err) {
     return err_set(err, ERR_NOMEM, "tokenizer: out of memory while compiling");
 }
@@ -67,6 +69,12 @@ static bool place_tokens(struct compiler *c, struct err *err) {
     if (n_added > SOURCE_TOKENS_MAX)
         return err_set(err, ERR_FORMAT, "tokenizer.json: %zu added tokens", n_added);
     c->n_ids_max = c->n_ids + (uint32_t)n_added;
+    for (size_t i = 0; c->source->declared_ids && i < n_added; i++) {
+        const json_t *token = json_array_get(json_object_get(source->spec, "added_tokens"), i);
+        json_int_t id = json_integer_value(json_object_get(token, "id"));
+        if (id >= c->n_ids_max && id < c->n_ids_max + DECLARED_HOLE_MAX)
+            c->n_ids_max = (uint32_t)id + 1;
+    }
     c->texts = arena_array(&c->arena, struct str, c->n_ids_max + 1);
     c->pieces = arena_array(&c->arena, struct str, c->n_ids_max + 1);
     c->flags = arena_array(&c->arena, uint8_t, c->n_ids_max + 1);
@@ -87,6 +95,9 @@ static bool place_tokens(struct compiler *c, struct err *err) {
         while (c->slots[at].id_next && !(c->slots[at].tag == (uint32_t)(hash >> 32) &&
                                          str_eq(c->texts[c->slots[at].id_next - 1], token->text)))
             at = (at + 1) & c->slot_mask;
+        if (c->slots[at].id_next && source->model != MODEL_UNIGRAM)
+            return err_set(err, ERR_FORMAT, "tokenizer: \"%.*s\" is in the vocabulary twice",
+                           SHOWN(token->text));
         c->slots[at] = (struct vocab_slot){(uint32_t)(hash >> 32), (uint32_t)token->id + 1};
     }
     return true;
@@ -135,7 +146,8 @@ static bool read_added_token(struct compiler *c, const json_t *value, struct err
         // HF numbers new tokens on from the last one, whatever the file declares; in a vocabulary with
         // holes that may be another token's id, and the declared one is better.
         uint32_t id = in_model != TOKEN_NONE ? (uint32_t)in_model : c->next_added_id;
-        if (in_model == TOKEN_NONE && id < c->n_ids_max && c->flags[id])
+        bool taken = id < c->n_ids_max && c->flags[id];
+        if (in_model == TOKEN_NONE && (taken || c->source->declared_ids))
             id = declared;
         if (id >= c->n_ids_max || (in_model == TOKEN_NONE && c->flags[id]))
             return err_set(err, ERR_FORMAT, "%s \"%.*s\" has no free id", what, SHOWN(content));
@@ -228,27 +240,30 @@ static bool compile_added(struct compiler *c, struct err *err) {
 
 static bool compile_pieces(struct compiler *c, struct err *err) {
     struct decoder decoder;
-    struct strbuf piece = {0};
+    struct decoder_piece_scratch scratch = {0};
     if (!decoder_init(&decoder, json_object_get(c->source->spec, "decoder"), false, err))
         return false;
     uint32_t n_stripped;
     c->decodes_bytes = decoder_form(&decoder, &n_stripped) == DECODER_BYTE_LEVEL;
-    struct regex_scratch *regex = regex_scratch_create();
-    bool ok = regex != NULL;
+    scratch.regex = regex_scratch_create();
+    bool ok = scratch.regex != NULL;
     for (uint32_t id = 0; ok && id < c->n_ids; id++) {
         bool is_byte;
-        struct str text = c->texts[id];
+        struct str text = c->texts[id], piece;
         for (uint32_t i = 0; c->flags[id] & TOKEN_RENAMED && i < c->n_added; i++)
             if (c->added[i].id == (token_id)id)
                 text = c->added[i].found_by;
-        strbuf_clear(&piece);
-        ok = decoder_piece(&decoder, regex, text, &piece, &is_byte) &&
-             arena_copy(&c->arena, strbuf_str(&piece), &c->pieces[id]);
+        ok = decoder_piece(&decoder, text, &scratch, &piece, &is_byte);
+        if (ok && piece.data == text.data && piece.n == text.n)
+            c->pieces[id] = text;
+        else if (ok)
+            ok = arena_copy(&c->arena, piece, &c->pieces[id]);
         c->flags[id] |= is_byte ? TOKEN_BYTE : 0;
     }
-    regex_scratch_destroy(regex);
+    regex_scratch_destroy(scratch.regex);
+    strbuf_deinit(&scratch.texts[0]);
+    strbuf_deinit(&scratch.texts[1]);
     decoder_deinit(&decoder);
-    strbuf_deinit(&piece);
     return ok || no_memory(err);
 }
 

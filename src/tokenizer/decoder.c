@@ -306,37 +306,37 @@ static void transform(const struct decoder_step *step, struct regex_scratch *reg
     }
 }
 
-bool decoder_piece(const struct decoder *decoder, struct regex_scratch *regex, struct str text,
-                   struct strbuf *out, bool *is_byte) {
-    struct strbuf now = {0};
-    bool ok = true;
+bool decoder_piece(const struct decoder *decoder, struct str text,
+                   struct decoder_piece_scratch *scratch, struct str *out, bool *is_byte) {
+    size_t which = 0;
     *is_byte = false;
-    strbuf_append(&now, text);
-    for (size_t i = 0; ok && i < decoder->n_steps; i++) {
+    for (size_t i = 0; i < decoder->n_steps && !*is_byte; i++) {
         const struct decoder_step *step = &decoder->steps[i];
-        struct strbuf next = {0};
-        int byte = step->kind == BYTE_FALLBACK ? decoder_byte_token(strbuf_str(&now)) : -1;
+        struct strbuf *next = &scratch->texts[which];
+        strbuf_clear(next);
+        int byte = step->kind == BYTE_FALLBACK ? decoder_byte_token(text) : -1;
+        *is_byte = byte >= 0;
+        // Steps behind a fused one concern the ends of the whole text.
+        if (step->fused || (step->kind == BYTE_FALLBACK && byte < 0) || step->kind == FUSE)
+            continue;
+        if (step->kind == REPLACE && !step->pattern.regex &&
+            str_find(text, step->pattern.literal, 0) == SIZE_MAX)
+            continue;
         if (step->kind == BYTE_LEVEL) {
-            if (!byte_letters_read(&next, strbuf_str(&now)))
-                strbuf_append(&next, strbuf_str(&now));
+            if (!byte_letters_read(next, text))
+                strbuf_append(next, text);
         } else if (byte >= 0) {
-            *is_byte = true;
-            strbuf_char(&next, (char)byte);
-        } else if (step->fused) {
-            strbuf_append(&next, strbuf_str(&now)); // concerns the ends of the whole text
+            strbuf_char(next, (char)byte);
         } else {
-            transform(step, regex, strbuf_str(&now), false, false, &next);
+            transform(step, scratch->regex, text, false, false, next);
         }
-        ok = !next.failed;
-        strbuf_deinit(&now);
-        now = next;
-        if (byte >= 0)
-            break;
+        if (next->failed)
+            return false;
+        text = strbuf_str(next);
+        which = !which;
     }
-    strbuf_append(out, strbuf_str(&now));
-    ok = ok && !now.failed && !out->failed;
-    strbuf_deinit(&now);
-    return ok;
+    *out = text;
+    return true;
 }
 
 // ---- Running ----------------------------------------------------------------------------------

@@ -30,10 +30,14 @@ enum decoder_form {
 };
 // With DECODER_BYTE_FALLBACK, *n_stripped spaces go from the front of the whole.
 enum decoder_form decoder_form(const struct decoder *decoder, uint32_t *n_stripped);
-// The bytes that a token's text stands for inside a longer text; *is_byte: a token of one byte.
-// False when out of memory.
-bool decoder_piece(const struct decoder *decoder, struct regex_scratch *regex, struct str text,
-                   struct strbuf *out, bool *is_byte);
+struct decoder_piece_scratch {
+    struct regex_scratch *regex; // borrowed
+    struct strbuf texts[2];
+};
+// The bytes that a token's text stands for inside a longer text, borrowed from `text` or the scratch;
+// *is_byte: a token of one byte. False when out of memory.
+bool decoder_piece(const struct decoder *decoder, struct str text,
+                   struct decoder_piece_scratch *scratch, struct str *out, bool *is_byte);
 
 struct decoder_state;
 struct decoder_run {

@@ -62,8 +62,6 @@ bool image_finish(struct image_builder *builder, struct strbuf *out, struct err 
         if (builder->section[i].n)
             memcpy(out->data + header.section[i].off, builder->section[i].data,
                    builder->section[i].n);
-    header.checksum = block_checksum(bytes_of(strbuf_str(out)));
-    memcpy(out->data, &header, sizeof header);
     return true;
 }
 
@@ -75,8 +73,8 @@ bool image_read(struct image *image, struct bytes block, struct err *err) {
     if (memcmp(header.magic, MAGIC, sizeof MAGIC) != 0 || header.version != IMAGE_VERSION ||
         header.n_sections != IMAGE_N_SECTIONS)
         return err_set(err, ERR_FORMAT, "compiled tokenizer: not of this version");
-    if (header.n_bytes != block.n || header.checksum != block_checksum(block))
-        return err_set(err, ERR_FORMAT, "compiled tokenizer: damaged");
+    if (header.n_bytes != block.n)
+        return err_set(err, ERR_FORMAT, "compiled tokenizer: cut short");
     for (int i = 0; i < IMAGE_N_SECTIONS; i++) {
         uint64_t off = header.section[i].off, n = header.section[i].n;
         if (off > block.n || n > block.n - off || off % SECTION_ALIGN)
@@ -84,4 +82,17 @@ bool image_read(struct image *image, struct bytes block, struct err *err) {
         image->section[i] = (struct bytes){block.data + off, (size_t)n};
     }
     return true;
+}
+
+void image_seal(void *block, size_t n) {
+    uint64_t sum = block_checksum((struct bytes){block, n});
+    memcpy((char *)block + offsetof(struct header, checksum), &sum, sizeof sum);
+}
+
+bool image_is_whole(struct bytes block) {
+    struct header header;
+    if (block.n < sizeof header)
+        return false;
+    memcpy(&header, block.data, sizeof header);
+    return header.n_bytes == block.n && header.checksum == block_checksum(block);
 }

@@ -43,8 +43,12 @@ static inline void image_append(struct image_builder *builder, enum image_sectio
 }
 // Lay the sections out into *out, appended to an empty buffer. ERR_NOMEM.
 bool image_finish(struct image_builder *builder, struct strbuf *out, struct err *err);
-
-// Check the block (whose start is aligned to 16 bytes or more) and find its sections. ERR_FORMAT if
-// it is no image of this version or was damaged.
+// Find the sections of a block whose start is aligned to 16 bytes or more. ERR_FORMAT if it is no
+// image of this version.
 bool image_read(struct image *image, struct bytes block, struct err *err);
+
+// Before a block goes to disk: write its checksum into it.
+void image_seal(void *block, size_t n);
+// Is the block what image_seal() saw?
+bool image_is_whole(struct bytes block);
 #endif

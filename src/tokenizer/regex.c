@@ -25,39 +25,86 @@ struct regex_scratch {
     "\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}"                 \
     "\\x{3001}-\\x{10FFFF}"
 
-// Rewrite what the two libraries read differently.
+// The end of the class that begins at in.data[at] == '[', nested ones included, or in.n; *both is where
+// its "&&" is, or SIZE_MAX.
+static size_t class_end(struct str in, size_t at, size_t *both) {
+    size_t depth = 0;
+    *both = SIZE_MAX;
+    for (size_t i = at; i < in.n; i++) {
+        char c = in.data[i];
+        if (c == '\\') {
+            i++;
+        } else if (c == '[') {
+            depth++;
+            if (i + 1 < in.n && in.data[i + 1] == '^')
+                i++;
+            if (i + 1 < in.n && in.data[i + 1] == ']') // a first ] is a member
+                i++;
+        } else if (c == ']' && --depth == 0) {
+            return i + 1;
+        } else if (depth == 1 && c == '&' && i + 1 < in.n && in.data[i + 1] == '&' &&
+                   *both == SIZE_MAX) {
+            *both = i;
+        }
+    }
+    return in.n;
+}
+
+static void translate_escape(char e, bool in_class, struct strbuf *out) {
+    if (e != 's' && e != 'S') {
+        strbuf_char(out, '\\');
+        strbuf_char(out, e);
+        return;
+    }
+    if (!in_class)
+        strbuf_append_c(out, e == 's' ? "[" : "[^");
+    strbuf_append_c(out, in_class && e == 'S' ? NOT_SPACES : SPACES);
+    if (!in_class)
+        strbuf_char(out, ']');
+}
+
+static void translate_class(struct str in, struct strbuf *out) {
+    size_t i = 0;
+    strbuf_char(out, in.data[i++]);
+    if (i < in.n && in.data[i] == '^')
+        strbuf_char(out, in.data[i++]);
+    if (i < in.n && in.data[i] == ']') {
+        strbuf_append_c(out, "\\]");
+        i++;
+    }
+    for (; i < in.n; i++) {
+        if (in.data[i] == '\\' && i + 1 < in.n)
+            translate_escape(in.data[++i], true, out);
+        else
+            strbuf_char(out, in.data[i]);
+    }
+}
+
+// Rewrite what Oniguruma and PCRE2 read differently: \s, and [A&&[B]], which becomes (?:(?=[B])[A]).
 static void translate(struct str in, struct strbuf *out) {
-    bool in_class = false;
     for (size_t i = 0; i < in.n; i++) {
         char c = in.data[i];
         if (c == '\\' && i + 1 < in.n) {
-            char e = in.data[++i];
-            if (e == 's' || e == 'S') {
-                if (!in_class)
-                    strbuf_append_c(out, e == 's' ? "[" : "[^");
-                strbuf_append_c(out, in_class && e == 'S' ? NOT_SPACES : SPACES);
-                if (!in_class)
-                    strbuf_char(out, ']');
-            } else {
-                strbuf_char(out, '\\');
-                strbuf_char(out, e);
-            }
+            translate_escape(in.data[++i], false, out);
             continue;
         }
-        if (!in_class && c == '[') {
-            in_class = true;
+        if (c != '[') {
             strbuf_char(out, c);
-            if (i + 1 < in.n && in.data[i + 1] == '^')
-                strbuf_char(out, in.data[++i]);
-            if (i + 1 < in.n && in.data[i + 1] == ']') { // a first ] is a member
-                strbuf_append_c(out, "\\]");
-                i++;
-            }
             continue;
         }
-        if (in_class && c == ']')
-            in_class = false;
-        strbuf_char(out, c);
+        size_t both, end = class_end(in, i, &both);
+        bool nested = both != SIZE_MAX && end - both > 4 && in.data[both + 2] == '[' &&
+                      in.data[end - 2] == ']' && in.data[i + 1] != '^';
+        if (nested) {
+            strbuf_append_c(out, "(?:(?=");
+            translate_class(str_slice(in, both + 2, end - 1), out);
+            strbuf_char(out, ')');
+            translate_class(str_slice(in, i, both), out);
+            strbuf_append_c(out, "])");
+        } else {
+            translate_class(str_slice(in, i, end), out);
+        }
+        i = end - 1;
     }
 }
 

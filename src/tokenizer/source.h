@@ -26,6 +26,7 @@ struct source {
     struct source_token *tokens;
     struct source_merge *merges; // best first
     uint32_t n_tokens, n_merges;
+    bool declared_ids; // added tokens have the ids that they declare, not HF's numbering
     char fingerprint[65];
 };
 
@@ -36,8 +37,23 @@ enum {
 
 void source_deinit(struct source *source);
 
-// Read tokenizer.json and tokenizer_config.json (may be empty); not trusted, not kept. ERR_FORMAT,
-// ERR_UNSUPPORTED for a model that is none of the four, ERR_NOMEM.
+// Hex SHA-256 that names the two files.
+void source_fingerprint(struct bytes first, struct bytes second, char out[65]);
+
+// Read tokenizer.json and tokenizer_config.json (may be empty); not trusted. The source borrows from
+// the first. ERR_FORMAT, ERR_UNSUPPORTED for a model that is none of the four, ERR_NOMEM.
 bool source_from_json(struct source *source, struct bytes tokenizer_json,
                       struct bytes tokenizer_config_json, struct err *err);
+
+// SentencePiece's tokenizer.model (a ModelProto: BPE or Unigram), as Hugging Face converts it. The same
+// errors; ERR_UNSUPPORTED for its WORD and CHAR models.
+bool source_from_sentencepiece(struct source *source, struct bytes model,
+                               struct bytes tokenizer_config_json, struct err *err);
+// A tiktoken rank file: lines of base64 and rank. Special tokens come from tokenizer_config.json's
+// added_tokens_decoder; the pattern is cl100k's, but Qwen's or Kimi's for their tokenizer_class.
+bool source_from_tiktoken(struct source *source, struct bytes ranks,
+                          struct bytes tokenizer_config_json, struct err *err);
+// tokenizer.model, which may be either of the two.
+bool source_from_model_file(struct source *source, struct bytes file,
+                            struct bytes tokenizer_config_json, struct err *err);
 #endif

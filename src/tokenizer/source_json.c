@@ -1,7 +1,8 @@
 // tokenizer.json: https://github.com/huggingface/tokenizers, the serialized form of its Tokenizer.
 
 #include "base/hash.h"
-#include "tokenizer/source.h"
+#include "tokenizer/json_skim.h"
+#include "tokenizer/source_tables.h"
 
 static bool no_memory(struct err *err) {
     return err_set(err, ERR_NOMEM, "tokenizer.json: out of memory");
@@ -132,41 +133,81 @@ static bool read_merges(struct source *source, const json_t *merges, struct err 
     return true;
 }
 
-static bool fingerprint(struct source *source, struct bytes json, struct bytes config,
-                        struct err *err) {
+void source_fingerprint(struct bytes first, struct bytes second, char out[65]) {
     char parts[2 * 64 + 1];
-    (void)err;
-    hash_sha256_hex(json, parts);
-    hash_sha256_hex(config, parts + 64);
-    hash_sha256_hex((struct bytes){(const uint8_t *)parts, 128}, source->fingerprint);
+    hash_sha256_hex(first, parts);
+    hash_sha256_hex(second, parts + 64);
+    hash_sha256_hex((struct bytes){(const uint8_t *)parts, 128}, out);
+}
+
+// The text with `null` in place of the tables that were read without jansson.
+static json_t *parse_rest(struct str text, const struct json_skim *skim) {
+    struct str first = skim->vocab, second = skim->merges;
+    if (second.data && second.data < first.data) {
+        first = skim->merges;
+        second = skim->vocab;
+    }
+    struct strbuf rest = {0};
+    const char *at = text.data;
+    for (int i = 0; i < 2; i++) {
+        struct str hole = i ? second : first;
+        if (!hole.data)
+            continue;
+        strbuf_append(&rest, (struct str){at, (size_t)(hole.data - at)});
+        strbuf_append_c(&rest, "null");
+        at = hole.data + hole.n;
+    }
+    strbuf_append(&rest, (struct str){at, (size_t)(text.data + text.n - at)});
+    json_t *value = rest.failed ? NULL : json_parse(strbuf_str(&rest), "tokenizer.json", NULL);
+    strbuf_deinit(&rest);
+    return value;
+}
+
+// The usual BPE, WordPiece or WordLevel file, without a JSON value for every token.
+static bool read_skimming(struct source *source, struct str text) {
+    struct json_skim skim;
+    if (!json_skim_find(text, &skim) || skim.vocab.data[0] != '{' ||
+        !(source->spec = parse_rest(text, &skim)))
+        return false;
+    if (!read_kind(source, json_object_get(source->spec, "model"), NULL) ||
+        source->model == MODEL_UNIGRAM || !json_skim_vocab(source, skim.vocab))
+        return false;
+    return source->model != MODEL_BPE ||
+           (skim.merges.data && json_skim_merges(source, skim.merges));
+}
+
+static bool read_all(struct source *source, struct str text, struct err *err) {
+    source->spec = json_parse(text, "tokenizer.json", err);
+    if (!source->spec)
+        return false;
+    json_t *model = json_object_get(source->spec, "model");
+    if (!json_is_object(model))
+        return err_set(err, ERR_FORMAT, "tokenizer.json: no object \"model\"");
+    if (!read_kind(source, model, err))
+        return false;
+    if (source->model == MODEL_UNIGRAM ? !read_vocab_list(source, json_object_get(model, "vocab"), err)
+                                       : !read_vocab_object(source, json_object_get(model, "vocab"), err))
+        return false;
+    if (source->model == MODEL_BPE && !read_merges(source, json_object_get(model, "merges"), err))
+        return false;
+    json_object_del(model, "vocab");
+    json_object_del(model, "merges");
     return true;
 }
 
 bool source_from_json(struct source *source, struct bytes tokenizer_json,
                       struct bytes tokenizer_config_json, struct err *err) {
     *source = (struct source){0};
-    source->spec = json_parse(str_of(tokenizer_json), "tokenizer.json", err);
-    bool ok = source->spec != NULL;
-    if (ok && tokenizer_config_json.n) {
-        source->config = json_parse(str_of(tokenizer_config_json), "tokenizer_config.json", err);
-        ok = source->config != NULL;
-    }
-    json_t *model = json_object_get(source->spec, "model");
-    if (ok && !json_is_object(model))
-        ok = err_set(err, ERR_FORMAT, "tokenizer.json: no object \"model\"");
-    ok = ok && read_kind(source, model, err);
-    if (ok && source->model == MODEL_UNIGRAM)
-        ok = read_vocab_list(source, json_object_get(model, "vocab"), err);
-    else if (ok)
-        ok = read_vocab_object(source, json_object_get(model, "vocab"), err);
-    if (ok && source->model == MODEL_BPE)
-        ok = read_merges(source, json_object_get(model, "merges"), err);
-    ok = ok && fingerprint(source, tokenizer_json, tokenizer_config_json, err);
-    if (ok) {
-        json_object_del(model, "vocab");
-        json_object_del(model, "merges");
-    } else {
+    bool ok = read_skimming(source, str_of(tokenizer_json));
+    if (!ok) {
         source_deinit(source);
+        ok = read_all(source, str_of(tokenizer_json), err);
     }
+    ok = ok && source_read_config(source, tokenizer_config_json, err) &&
+         source_add_config_tokens(source, err);
+    if (ok)
+        source_fingerprint(tokenizer_json, tokenizer_config_json, source->fingerprint);
+    else
+        source_deinit(source);
     return ok;
 }

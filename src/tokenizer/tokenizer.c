@@ -12,6 +12,7 @@
 #include "tokenizer/bpe.h"
 #include "tokenizer/compile.h"
 #include "tokenizer/decoder.h"
+#include "tokenizer/image_store.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/postprocessor.h"
 #include "tokenizer/pretokenizer.h"
@@ -22,7 +23,8 @@
 #include "tokenizer/word_piece.h"
 
 struct tokenizer {
-    void *block; // the image, owned
+    void *block;         // the image, owned, or
+    struct file_map map; // the image on disk
     struct image image;
     json_t *meta;
     const json_t *config; // of meta
@@ -179,34 +181,35 @@ static bool read_parts(struct tokenizer *t, struct err *err) {
     return true;
 }
 
-// Take over `block`, which free() releases.
-static struct tokenizer *from_block(void *block, size_t n, struct err *err) {
+// Fill a tokenizer from its image, which it then owns: `block`, which free() releases, or a map.
+static struct tokenizer *from_image(void *block, size_t n, struct file_map map, struct err *err) {
     struct tokenizer *t = calloc(1, sizeof *t);
     if (!t) {
         free(block);
+        file_map_close(&map);
         no_memory(err);
         return NULL;
     }
     t->block = block;
-    if (image_read(&t->image, (struct bytes){block, n}, err) && read_parts(t, err))
+    t->map = map;
+    struct bytes image = block ? (struct bytes){block, n} : map.bytes;
+    if (image_read(&t->image, image, err) && read_parts(t, err))
         return t;
     tokenizer_destroy(t);
     return NULL;
 }
 
-struct tokenizer *tokenizer_create(struct bytes tokenizer_json, struct bytes tokenizer_config_json,
-                                   struct err *err) {
-    struct source source;
+// Compile a source, which ends here; *n is the size of the tokenizer's block.
+static struct tokenizer *from_source(struct source *source, size_t *n, struct err *err) {
     struct strbuf image = {0};
-    if (!source_from_json(&source, tokenizer_json, tokenizer_config_json, err))
-        return NULL;
-    bool ok = tokenizer_compile(&source, &image, err);
-    source_deinit(&source);
+    bool ok = tokenizer_compile(source, &image, err);
+    source_deinit(source);
     if (!ok) {
         strbuf_deinit(&image);
         return NULL;
     }
-    struct tokenizer *t = from_block(image.data, image.n, err);
+    *n = image.n;
+    struct tokenizer *t = from_image(image.data, image.n, (struct file_map){0}, err);
     if (t && t->pieces.slots && !bpe_mark_whole(&t->bpe, (uint8_t *)(uintptr_t)t->flags, err)) {
         tokenizer_destroy(t);
         return NULL;
@@ -214,23 +217,88 @@ struct tokenizer *tokenizer_create(struct bytes tokenizer_json, struct bytes tok
     return t;
 }
 
-struct tokenizer *tokenizer_open(const char *folder, struct err *err) {
-    char path[PATH_MAX];
-    struct file_map json = {0};
-    struct strbuf config = {0};
+struct tokenizer *tokenizer_create(struct bytes tokenizer_json, struct bytes tokenizer_config_json,
+                                   struct err *err) {
+    struct source source;
+    size_t n;
+    if (!source_from_json(&source, tokenizer_json, tokenizer_config_json, err))
+        return NULL;
+    return from_source(&source, &n, err);
+}
+
+// The files that a tokenizer may be in, first choice first.
+typedef bool source_fn(struct source *source, struct bytes file, struct bytes config,
+                       struct err *err);
+static const struct tokenizer_file {
+    const char *name;
+    source_fn *read;
+} FILES[] = {
+    {"tokenizer.json", source_from_json},
+    {"tokenizer.model", source_from_model_file},
+    {"tiktoken.model", source_from_tiktoken},
+    {"qwen.tiktoken", source_from_tiktoken},
+};
+enum { CONFIG_BYTES_MAX = 64 << 20 };
+
+static struct tokenizer *open_file(const struct tokenizer_file *file, const char *path,
+                                   const char *config_path, struct err *err) {
+    char fingerprint[65];
+    struct strbuf identity = {0}, config = {0};
+    struct file_map map = {0}, cached = {0};
     struct tokenizer *t = NULL;
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    bool ok = file_map_open(&json, path, err);
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    if (ok && path_exists(path))
-        ok = file_read(path, 64 << 20, &config, err);
-    if (ok)
-        t = tokenizer_create(json.bytes, bytes_of(strbuf_str(&config)), err);
-    if (ok && !t)
-        err_wrap(err, "%s", folder);
-    file_map_close(&json);
+    bool known = image_store_identity(path, config_path, &identity);
+    if (known && image_store_recall(strbuf_str(&identity), fingerprint) &&
+        image_store_load(fingerprint, &cached) && (t = from_image(NULL, 0, cached, NULL))) {
+        strbuf_deinit(&identity);
+        return t;
+    }
+    bool ok = file_map_open(&map, path, err) &&
+              (!path_exists(config_path) || file_read(config_path, CONFIG_BYTES_MAX, &config, err));
+    struct bytes config_bytes = bytes_of(strbuf_str(&config));
+    if (ok && map.bytes.n > SOURCE_FILE_BYTES_MAX)
+        ok = err_set(err, ERR_FORMAT, "%zu bytes, the limit is %d", map.bytes.n,
+                     SOURCE_FILE_BYTES_MAX);
+    if (ok) {
+        source_fingerprint(map.bytes, config_bytes, fingerprint);
+        if (image_store_load(fingerprint, &cached))
+            t = from_image(NULL, 0, cached, NULL);
+    }
+    if (ok && !t) {
+        struct source source;
+        size_t n = 0;
+        t = file->read(&source, map.bytes, config_bytes, err) ? from_source(&source, &n, err) : NULL;
+        if (t) {
+            image_seal(t->block, n);
+            image_store_save(fingerprint, (struct bytes){t->block, n});
+        }
+    }
+    if (t && known)
+        image_store_remember(strbuf_str(&identity), fingerprint);
+    if (!t)
+        err_wrap(err, "%s", path);
+    file_map_close(&map);
     strbuf_deinit(&config);
+    strbuf_deinit(&identity);
     return t;
+}
+
+struct tokenizer *tokenizer_open(const char *folder, struct err *err) {
+    char path[PATH_MAX], config_path[PATH_MAX];
+    if (snprintf(config_path, sizeof config_path, "%s/tokenizer_config.json", folder) >=
+        (int)sizeof config_path) {
+        err_set(err, ERR_INVALID, "path too long: %s", folder);
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, FILES[i].name); // not longer than the config's
+        if (path_exists(path))
+            return open_file(&FILES[i], path, config_path, err);
+    }
+    err_set(err, ERR_NOT_FOUND,
+            "%s has no tokenizer: none of tokenizer.json, tokenizer.model, tiktoken.model and "
+            "qwen.tiktoken is there",
+            folder);
+    return NULL;
 }
 
 void tokenizer_destroy(struct tokenizer *t) {
@@ -242,6 +310,7 @@ void tokenizer_destroy(struct tokenizer *t) {
     decoder_deinit(&t->decoder);
     json_decref(t->meta);
     free(t->block);
+    file_map_close(&t->map);
     free(t);
 }
 
