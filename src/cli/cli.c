@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file_map.h"
 #include "base/nearest.h"
 
 const char *cli_nearest(const char *text, const char *const *candidates, size_t n) {
@@ -26,6 +27,22 @@ int cli_wrong(const char *command, const char *format, ...) {
     fputc('\n', stderr);
     va_end(args);
     return EXIT_USAGE;
+}
+
+bool cli_read(const char *path, size_t bytes_max, struct strbuf *out, struct err *err) {
+    if (strcmp(path, "-") != 0)
+        return file_read(path, bytes_max, out, err);
+    size_t n = 1;
+    while (n && out->n <= bytes_max && strbuf_reserve(out, 65536)) {
+        n = fread(out->data + out->n, 1, 65536, stdin);
+        out->n += n;
+        out->data[out->n] = '\0';
+    }
+    if (out->failed)
+        return err_set(err, ERR_NOMEM, "out of memory reading standard input");
+    if (out->n > bytes_max)
+        return err_set(err, ERR_FORMAT, "standard input is larger than %zu bytes", bytes_max);
+    return !ferror(stdin) || err_errno(err, errno, "cannot read standard input");
 }
 
 int cli_finish_stdout(int exit_code) {

@@ -64,6 +64,9 @@ int cli_wrong(const char *command, const char *format, ...) __attribute__((forma
 // The candidate that is nearest to `text` by edit distance, or NULL if none is near.
 const char *cli_nearest(const char *text, const char *const *candidates, size_t n);
 
+// Read a whole file, or standard input for "-". As file_read().
+bool cli_read(const char *path, size_t bytes_max, struct strbuf *out, struct err *err);
+
 // Make stdout whole: flush it, and report a full disk or closed pipe as EXIT_FAILED.
 int cli_finish_stdout(int exit_code);
 

@@ -7,7 +7,7 @@
 #include "base/file_map.h"
 #include "cli/commands.h"
 #include "cli/model_args.h"
-#include "template/template.h"
+#include "cli/render.h"
 
 enum { CASE_BYTES_MAX = 256 << 20 };
 
@@ -19,8 +19,8 @@ static bool case_array(const json_t *c, const char *key, const json_t **out, str
 
 // Render with a chat template, which is the case's own unless `chat` is given. Its tokens go over the
 // chat template's.
-static bool render_chat(const struct chat_template *chat, const json_t *c, struct strbuf *out,
-                        struct err *err) {
+bool render_conversation(const struct chat_template *chat, const json_t *c, struct strbuf *out,
+                         struct err *err) {
     struct chat_render_options options = {.kwargs = json_object_get(c, "kwargs")};
     const char *what = "the case";
     if (!case_array(c, "messages", &options.messages, err) || !case_array(c, "tools", &options.tools, err) ||
@@ -63,7 +63,7 @@ static bool render_source(struct str source, const json_t *c, struct strbuf *out
     }
     json_t *tokens = case_tokens(c, err);
     struct chat_template *chat = tokens ? chat_template_create(source, tokens, err) : NULL;
-    bool ok = chat && render_chat(chat, c, out, err);
+    bool ok = chat && render_conversation(chat, c, out, err);
     chat_template_destroy(chat);
     json_decref(tokens);
     return ok;
@@ -125,9 +125,9 @@ struct render_job {
     const char *template_file, *input, *jsonl;
 };
 
-static json_t *read_case(const char *path, struct err *err) {
+json_t *render_read_case(const char *path, struct err *err) {
     struct strbuf text = {0};
-    bool ok = file_read(strcmp(path, "-") == 0 ? "/dev/stdin" : path, CASE_BYTES_MAX, &text, err);
+    bool ok = cli_read(path, CASE_BYTES_MAX, &text, err);
     json_t *c = ok ? json_parse(strbuf_str(&text), path, err) : NULL;
     strbuf_deinit(&text);
     if (c && !json_is_object(c)) {
@@ -145,14 +145,14 @@ static bool render_model(const char *model, const json_t *c, struct strbuf *out,
     if (!model_args_resolve(&args, model, folder, &options, err))
         return false;
     struct chat_template *chat = chat_template_open(options.folder, err);
-    bool ok = chat && render_chat(chat, c, out, err);
+    bool ok = chat && render_conversation(chat, c, out, err);
     chat_template_destroy(chat);
     return ok;
 }
 
 static bool render_one(const struct render_job *job, const char *model, struct strbuf *out,
                        struct err *err) {
-    json_t *c = read_case(job->input, err);
+    json_t *c = render_read_case(job->input, err);
     if (!c)
         return false;
     bool ok;
