@@ -311,7 +311,7 @@ static void test_linear(const struct format_case *f, uint32_t n_out, uint32_t n_
             want[r * n_out + c] = 0.5 * (dot(&w, c, x + (size_t)r * n_in) + (bias ? b[c] : 0)) +
                                   (add ? y0[r * n_out + c] : 0);
     float *got = mat_get(my);
-    compare(name, got, want, (size_t)n * n_out, 5e-3);
+    compare(name, got, want, (size_t)n * n_out, n > 16 ? 8e-3 : 5e-3); // for many rows weights are rounded to bf16, too
     free(got), free(want), free(x), free(b), free(y0);
     mat_free(mx), mat_free(my), ops->free(be, db), weight_free(&w);
 }
@@ -343,7 +343,7 @@ static void test_linear_glu(const struct format_case *f, const struct format_cas
         for (uint32_t c = 0; c < n_out; c++)
             want[r * n_out + c] = act_ref(GLU_SILU, dot(&w, c, x + (size_t)r * n_in), dot(&u, c, x + (size_t)r * n_in), 0, 0);
     float *got = mat_get(my);
-    compare(name, got, want, (size_t)n * n_out, 1e-2);
+    compare(name, got, want, (size_t)n * n_out, 1.2e-2);
     free(got), free(want), free(x);
     mat_free(mx), mat_free(my), weight_free(&w), weight_free(&u);
 }

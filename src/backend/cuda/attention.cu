@@ -50,8 +50,12 @@ __device__ __forceinline__ key_range visible(const attn_args &a, const dev_row &
     }
     return r;
 }
+// Through its exponential: a call of tanhf for each score would be most of the kernel's code.
 __device__ __forceinline__ float capped(float s, float softcap) {
-    return softcap > 0 ? softcap * tanhf(s / softcap) : s;
+    if (softcap <= 0)
+        return s;
+    // tanh(x) = 1 - 2 / (e^2x + 1); both ends come out right.
+    return softcap * (1.0f - __fdividef(2.0f, exp2_fast(s / softcap * (2.0f * LOG2E)) + 1.0f));
 }
 
 // ---- The fast kernel ------------------------------------------------------------------------------------
@@ -77,20 +81,17 @@ __device__ __forceinline__ void attend_32(attn_tile<D> &s, const attn_args &a, u
             score[i][j] = 0;
 #pragma unroll
         for (int b = 0; b < KB; b++) {
-            const uint32_t dim = 32 * b + 8 * t;
-            uint4 k = make_uint4(0, 0, 0, 0);
-            if (dim < a.kv.k_dim) {
-                k = kv_load8<KIND>(row, dim);
-                if constexpr (KIND == KV_Q8 || KIND == KV_Q4) {
-                    const float2 meta =
-                        __half22float2(kv_k_meta(a.kv, page, kv_head, tok)[dim / KV_QUANT_GROUP]);
-                    float f[8];
+            // Beyond the head's end q is zero: any key element will do.
+            const uint32_t want = 32 * b + 8 * t, dim = want < a.kv.k_dim ? want : 0;
+            uint4 k = kv_load8<KIND>(row, dim);
+            if constexpr (KIND == KV_Q8 || KIND == KV_Q4) {
+                const float2 meta = __half22float2(kv_k_meta(a.kv, page, kv_head, tok)[dim / KV_QUANT_GROUP]);
+                float f[8];
 #pragma unroll
-                    for (int j = 0; j < 8; j++)
-                        f[j] = fmaf(meta.x, kv_code<KIND>(k, j), meta.y);
-                    k = make_uint4(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]), bf16_pair(f[4], f[5]),
-                                   bf16_pair(f[6], f[7]));
-                }
+                for (int j = 0; j < 8; j++)
+                    f[j] = fmaf(meta.x, kv_code<KIND>(k, j), meta.y);
+                k = make_uint4(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]), bf16_pair(f[4], f[5]),
+                               bf16_pair(f[6], f[7]));
             }
             mma_bf16(score[i], s.q[b][0], k.x, k.y);
             mma_bf16(score[i], s.q[b][1], k.z, k.w);
@@ -114,7 +115,7 @@ __device__ __forceinline__ void attend_32(attn_tile<D> &s, const attn_args &a, u
         top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
         top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
         const float base = top == -INFINITY ? 0.0f : top;
-        const float keep = exp2f(s.m[h] - base);
+        const float keep = exp2_fast(s.m[h] - base);
         s.m[h] = top;
         s.l[h] *= keep;
 #pragma unroll
@@ -122,7 +123,7 @@ __device__ __forceinline__ void attend_32(attn_tile<D> &s, const attn_args &a, u
             s.o[j][2 * h] *= keep, s.o[j][2 * h + 1] *= keep;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float p0 = exp2f(score[i][2 * h] - base), p1 = exp2f(score[i][2 * h + 1] - base);
+            const float p0 = exp2_fast(score[i][2 * h] - base), p1 = exp2_fast(score[i][2 * h + 1] - base);
             p[i][h] = bf16_pair(p0, p1);
             s.l[h] += p0 + p1; // of this lane's keys; the quad's are added at the end
         }
@@ -132,26 +133,24 @@ __device__ __forceinline__ void attend_32(attn_tile<D> &s, const attn_args &a, u
     float2 meta[8];
 #pragma unroll
     for (int j = 0; j < VT; j++) {
-        const uint32_t dim = 8 * j + g;
-        uint4 v = make_uint4(0, 0, 0, 0);
+        // Beyond the values' end the result is not stored: any will do.
+        const uint32_t dim = 8u * j < a.kv.v_dim ? 8 * j + g : g;
         if constexpr (KIND == KV_Q8 || KIND == KV_Q4) {
-            if (j % 8 == 0 && 8u * j < a.kv.v_dim) {
-                const __half2 *from = kv_v_meta(a.kv, page, kv_head, j / 8) + tok0 + 8 * t;
+            if (j % 8 == 0) {
+                const __half2 *from = kv_v_meta(a.kv, page, kv_head, dim / KV_QUANT_GROUP) + tok0 + 8 * t;
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     meta[k] = __half22float2(from[k]);
             }
         }
-        if (8u * j < a.kv.v_dim) {
-            v = kv_load8<KIND>(kv_v_row(a.kv, page, kv_head, dim), tok0 + 8 * t);
-            if constexpr (KIND == KV_Q8 || KIND == KV_Q4) {
-                float f[8];
+        uint4 v = kv_load8<KIND>(kv_v_row(a.kv, page, kv_head, dim), tok0 + 8 * t);
+        if constexpr (KIND == KV_Q8 || KIND == KV_Q4) {
+            float f[8];
 #pragma unroll
-                for (int k = 0; k < 8; k++)
-                    f[k] = fmaf(meta[k].x, kv_code<KIND>(v, k), meta[k].y);
-                v = make_uint4(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]), bf16_pair(f[4], f[5]),
-                               bf16_pair(f[6], f[7]));
-            }
+            for (int k = 0; k < 8; k++)
+                f[k] = fmaf(meta[k].x, kv_code<KIND>(v, k), meta[k].y);
+            v = make_uint4(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]), bf16_pair(f[4], f[5]),
+                           bf16_pair(f[6], f[7]));
         }
         mma_bf16(s.o[j], p0, v.x, v.y);
         mma_bf16(s.o[j], p1, v.z, v.w);
@@ -160,13 +159,14 @@ __device__ __forceinline__ void attend_32(attn_tile<D> &s, const attn_args &a, u
 
 // Result of a query row: out = o / (l + sink).
 __device__ __forceinline__ float sink_weight(const attn_args &a, uint32_t head, float m) {
-    return a.sinks ? exp2f(a.sinks[head] * LOG2E - m) : 0.0f;
+    return a.sinks ? exp2_fast(a.sinks[head] * LOG2E - m) : 0.0f;
 }
 
 template <int D, int KIND, bool SPLIT>
 static __global__ void __launch_bounds__(ATTN_WARPS *WARP) attn_kernel(const __grid_constant__ attn_args a) {
     constexpr int KB = attn_tile<D>::KB, VT = attn_tile<D>::VT;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    wait_for_previous();
     const dev_row &row = a.step.rows[blockIdx.z];
     if (row.n_tokens < a.tokens_min || row.n_tokens > a.tokens_max)
         return;
@@ -261,9 +261,21 @@ static __global__ void __launch_bounds__(ATTN_WARPS *WARP) attn_kernel(const __g
         return;
     }
 
-    // Add the warps up, in order, in shared memory.
-    __shared__ float top[ATTN_WARPS][16], sum[ATTN_WARPS][16], o[16][D + 4], total[16], most[16];
+    // Add the warps up, in order, in shared memory: rows 0 to 7 of the tile, then, if it has more, the rest.
+    constexpr int STRIDE = D + 4, PART_FLOATS = 16 * (D + 2);
+    __shared__ float top[ATTN_WARPS][16], sum[ATTN_WARPS][16], most[16], total[16];
+    __shared__ float o[ATTN_WARPS][8][STRIDE];
     __shared__ uint32_t arrived;
+    const uint32_t v_dim = a.kv.v_dim, n_rows = last - first + 1;
+    const uint32_t n_parts = split_last - split_first + 1, tile_at = blockIdx.z * gridDim.y + blockIdx.y;
+    float *parts = a.part + (uint64_t)tile_at * gridDim.x * PART_FLOATS, *mine = parts + blockIdx.x * PART_FLOATS;
+    // Result d of tile row r.
+    auto store = [&](uint32_t r, uint32_t d, float value) {
+        const uint32_t at = first + r, h = kv_head * a.group + at % a.group;
+        const float l = total[r] + sink_weight(a, h, most[r]);
+        a.out[(uint64_t)(row.token_off + at / a.group) * a.ldo + h * v_dim + d] =
+            __float2bfloat16(l > 0 ? value / l : 0.0f);
+    };
     if (t == 0) {
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -280,81 +292,92 @@ static __global__ void __launch_bounds__(ATTN_WARPS *WARP) attn_kernel(const __g
         const float base = m == -INFINITY ? 0.0f : m;
 #pragma unroll
         for (int w = 0; w < ATTN_WARPS; w++)
-            l += sum[w][g + 8 * h] * exp2f(top[w][g + 8 * h] - base);
-        weight[h] = exp2f(s.m[h] - base);
+            l += sum[w][g + 8 * h] * exp2_fast(top[w][g + 8 * h] - base);
+        weight[h] = exp2_fast(s.m[h] - base);
         if (warp == 0 && t == 0)
             most[g + 8 * h] = m, total[g + 8 * h] = l;
     }
-    for (int w = 0; w < ATTN_WARPS; w++) {
-        if (warp == (uint32_t)w) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t n_here = n_rows > 8u * h ? n_rows - 8 * h : 0;
+        if (n_here == 0)
+            break;
+        if (g < n_here) {
 #pragma unroll
             for (int j = 0; j < VT; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float *to = &o[g + i / 2 * 8][8 * j + 2 * t + i % 2];
-                    const float v = s.o[j][i] * weight[i / 2];
-                    *to = w ? *to + v : v;
-                }
+                *(float2 *)&o[warp][g][8 * j + 2 * t] =
+                    make_float2(s.o[j][2 * h] * weight[h], s.o[j][2 * h + 1] * weight[h]);
         }
         __syncthreads();
-    }
-    const uint32_t v_dim = a.kv.v_dim, n_rows = last - first + 1;
-    const uint32_t n_parts = split_last - split_first + 1;
-    if (n_parts > 1) {
-        // To memory; the last block of the tile goes on.
-        const uint32_t part_floats = 16 * (D + 2), tile_at = blockIdx.z * gridDim.y + blockIdx.y;
-        float *mine = a.part + ((uint64_t)tile_at * gridDim.x + blockIdx.x) * part_floats;
-        for (uint32_t i = threadIdx.x; i < 16 * D; i += blockDim.x)
-            mine[i] = o[i / D][i % D];
-        if (threadIdx.x < 16)
-            mine[16 * D + threadIdx.x] = most[threadIdx.x], mine[16 * D + 16 + threadIdx.x] = total[threadIdx.x];
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0)
-            arrived = atomicAdd(&a.count[tile_at], 1);
-        __syncthreads();
-        if (arrived != n_parts - 1)
-            return;
-        __threadfence();
-        if (threadIdx.x == 0)
-            a.count[tile_at] = 0;
-        const float *parts = a.part + (uint64_t)tile_at * gridDim.x * part_floats;
-        if (threadIdx.x < 16) {
-            float m = -INFINITY, l = 0;
-            for (uint32_t p = split_first; p <= split_last; p++)
-                m = fmaxf(m, __ldcg(&parts[p * part_floats + 16 * D + threadIdx.x]));
-            const float base = m == -INFINITY ? 0.0f : m;
-            for (uint32_t p = split_first; p <= split_last; p++)
-                l += __ldcg(&parts[p * part_floats + 16 * D + 16 + threadIdx.x]) *
-                     exp2f(__ldcg(&parts[p * part_floats + 16 * D + threadIdx.x]) - base);
-            most[threadIdx.x] = m, total[threadIdx.x] = l;
-        }
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < n_rows * D; i += blockDim.x) {
+        for (uint32_t i = threadIdx.x; i < (n_here < 8 ? n_here : 8) * D; i += ATTN_WARPS * WARP) {
             const uint32_t r = i / D, d = i % D;
-            const float base = most[r] == -INFINITY ? 0.0f : most[r];
             float v = 0;
-            for (uint32_t p = split_first; p <= split_last; p++)
-                v += __ldcg(&parts[p * part_floats + i]) *
-                     exp2f(__ldcg(&parts[p * part_floats + 16 * D + r]) - base);
-            o[r][d] = v;
+#pragma unroll
+            for (int w = 0; w < ATTN_WARPS; w++)
+                v += o[w][r][d];
+            if (n_parts > 1)
+                mine[(r + 8 * h) * D + d] = v;
+            else if (d < v_dim)
+                store(r + 8 * h, d, v);
         }
         __syncthreads();
     }
-    for (uint32_t i = threadIdx.x; i < n_rows * v_dim; i += blockDim.x) {
-        const uint32_t r = i / v_dim, d = i % v_dim, at = first + r, h = kv_head * a.group + at % a.group;
-        const float l = total[r] + sink_weight(a, h, most[r]);
-        a.out[(uint64_t)(row.token_off + at / a.group) * a.ldo + h * v_dim + d] =
-            __float2bfloat16(l > 0 ? o[r][d] / l : 0.0f);
+    if (n_parts == 1)
+        return;
+
+    // The last block of the tile to arrive adds up the splits.
+    if (threadIdx.x < 16)
+        mine[16 * D + threadIdx.x] = most[threadIdx.x], mine[16 * D + 16 + threadIdx.x] = total[threadIdx.x];
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        arrived = atomicAdd(&a.count[tile_at], 1);
+    __syncthreads();
+    if (arrived != n_parts - 1)
+        return;
+    __threadfence();
+    if (threadIdx.x == 0)
+        a.count[tile_at] = 0;
+    parts += split_first * PART_FLOATS;
+    // Each row's maximum, then sum, by a thread for each row and eighth of the splits (by absolute number: which are
+    // added first must not depend on where the tile begins).
+    {
+        const uint32_t r = threadIdx.x / 8, eighth = threadIdx.x % 8;
+        float m = -INFINITY, l = 0;
+#pragma unroll 4
+        for (uint32_t p = (eighth - split_first) & 7; p < n_parts; p += 8)
+            m = fmaxf(m, __ldcg(&parts[p * PART_FLOATS + 16 * D + r]));
+        for (int d = 4; d; d >>= 1)
+            m = fmaxf(m, __shfl_xor_sync(FULL_WARP, m, d));
+        const float base = m == -INFINITY ? 0.0f : m;
+#pragma unroll 4
+        for (uint32_t p = (eighth - split_first) & 7; p < n_parts; p += 8)
+            l += __ldcg(&parts[p * PART_FLOATS + 16 * D + 16 + r]) *
+                 exp2_fast(__ldcg(&parts[p * PART_FLOATS + 16 * D + r]) - base);
+        for (int d = 4; d; d >>= 1)
+            l += __shfl_xor_sync(FULL_WARP, l, d);
+        __syncthreads();
+        if (eighth == 0)
+            most[r] = m, total[r] = l;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n_rows * D / 4; i += ATTN_WARPS * WARP) {
+        const uint32_t r = i / (D / 4), d = i % (D / 4) * 4;
+        const float base = most[r] == -INFINITY ? 0.0f : most[r];
+        float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+        for (uint32_t p = 0; p < n_parts; p++) {
+            const float4 part = __ldcg((const float4 *)&parts[p * PART_FLOATS + r * D + d]);
+            const float by = exp2_fast(__ldcg(&parts[p * PART_FLOATS + 16 * D + r]) - base);
+            v.x += part.x * by, v.y += part.y * by, v.z += part.z * by, v.w += part.w * by;
+        }
+        if (d < v_dim) // dims are multiples of 8
+            store(r, d, v.x), store(r, d + 1, v.y), store(r, d + 2, v.z), store(r, d + 3, v.w);
     }
 }
 
 template <int D, int KIND> static void attn_launch(struct cuda_backend *cu, attn_args &a, dim3 grid, bool split) {
-    if (split)
-        attn_kernel<D, KIND, true><<<grid, ATTN_WARPS * WARP, 0, cu->stream>>>(a);
-    else
-        attn_kernel<D, KIND, false><<<grid, ATTN_WARPS * WARP, 0, cu->stream>>>(a);
-    CUDA_LAUNCHED(cu, "attention");
+    launch(cu, split ? attn_kernel<D, KIND, true> : attn_kernel<D, KIND, false>, grid, ATTN_WARPS * WARP, 0, "attention", a);
 }
 template <int D> static void attn_kind(struct cuda_backend *cu, attn_args &a, dim3 grid, bool split) {
     if (a.kv.kind == KV_BF16)
@@ -424,8 +447,8 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) attn_general_kernel(co
         top = m;
         for (int w = 0; w < GENERAL_THREADS / WARP; w++)
             top = fmaxf(top, reduce[w]);
-        const float floor = top == -INFINITY ? 0.0f : top, keep = exp2f(m - floor);
-        const float mine = exp2f(s - floor);
+        const float floor = top == -INFINITY ? 0.0f : top, keep = exp2_fast(m - floor);
+        const float mine = exp2_fast(s - floor);
         p[tid] = mine;
         m = top;
         l = l * keep + block_sum(mine, reduce); // has barriers: p is complete

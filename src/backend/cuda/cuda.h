@@ -222,6 +222,8 @@ struct product_args {
     uint32_t glu;
     float alpha, limit;
     float scale, softcap;
+    uint32_t n_warps; // of a block; filled by product(), as is
+    uint32_t magic;   // 0x43004300: two bf16 of 128. Were it a constant, ptxas would spend two LOP3 on (w & m) | it
     // Experts (NULL for a plain product): blockIdx.y walks the active experts.
     const struct wview *experts, *experts_up; // [n_experts]; _up with PRODUCT_GLU
     const uint32_t *active;    // [0] = how many, then their ids

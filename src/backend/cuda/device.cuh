@@ -7,6 +7,31 @@
 
 #define FULL_WARP 0xFFFFFFFFu
 
+// Kernels of the step are launched while the one before still runs (programmatic dependent launch, from
+// compute capability 9.0 on). Each must wait here before it touches memory that others write, even if it
+// then returns: the next kernel relies on it. Weights may be fetched before.
+__device__ __forceinline__ void wait_for_previous(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+template <class... P, class... A>
+static void launch(struct cuda_backend *cu, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                   const char *what, A &&...args) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = cu->stream;
+    config.attrs = &attribute;
+    config.numAttrs = cu->cc >= 90 ? 1 : 0;
+    cuda_check(cu, cudaLaunchKernelEx(&config, kernel, P(args)...), what);
+}
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
     for (int d = 16; d; d >>= 1)
@@ -52,10 +77,67 @@ __device__ __forceinline__ uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
 
 // c += a b: a [16 x 16] by rows, b [16 x 8] by columns, float32 accumulators.
 __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes, or zeros without touching memory.
+__device__ __forceinline__ uint4 load_or_zero(const void *p, bool there) {
+    uint4 v;
+    asm volatile("{\n .reg .pred there;\n setp.ne.u32 there, %5, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
+                 " mov.u32 %2, 0;\n mov.u32 %3, 0;\n @there ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p), "r"((uint32_t)there));
+    return v;
+}
+
+// Weights are read once: past L1, in program order, so that all loads of a chunk are under way together.
+// Zeros, and no access, where `there` is false.
+__device__ __forceinline__ uint32_t load_weight_4(const void *p, bool there) {
+    uint32_t v;
+    asm volatile("{\n .reg .pred there;\n setp.ne.u32 there, %2, 0;\n mov.u32 %0, 0;\n"
+                 " @there ld.global.nc.L1::no_allocate.u32 %0, [%1];\n}"
+                 : "=r"(v)
+                 : "l"(p), "r"((uint32_t)there));
+    return v;
+}
+__device__ __forceinline__ uint32_t load_weight_2(const void *p, bool there) {
+    uint32_t v;
+    asm volatile("{\n .reg .pred there;\n .reg .u16 half;\n setp.ne.u32 there, %2, 0;\n mov.u16 half, 0;\n"
+                 " @there ld.global.nc.u16 half, [%1];\n cvt.u32.u16 %0, half;\n}"
+                 : "=r"(v)
+                 : "l"(p), "r"((uint32_t)there));
+    return v;
+}
+__device__ __forceinline__ uint2 load_weight_8(const void *p, bool there) {
+    uint2 v;
+    asm volatile("{\n .reg .pred there;\n setp.ne.u32 there, %3, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
+                 " @there ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n}"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p), "r"((uint32_t)there));
+    return v;
+}
+__device__ __forceinline__ uint4 load_weight_16(const void *p, bool there) {
+    uint4 v;
+    asm volatile("{\n .reg .pred there;\n setp.ne.u32 there, %5, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
+                 " mov.u32 %2, 0;\n mov.u32 %3, 0;\n"
+                 " @there ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p), "r"((uint32_t)there));
+    return v;
+}
+// (a & b) | c
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 __device__ __forceinline__ float gelu_erf(float x) {

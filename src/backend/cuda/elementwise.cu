@@ -34,6 +34,7 @@ static bool is_wide(struct mat m) {
 // Run fn(row, col, n, wide) for each piece of 8 columns; the last of a row may be shorter.
 template <class Fn>
 static __global__ void pieces_kernel(uint32_t n_rows, uint32_t n_cols, bool wide, const Fn fn) {
+    wait_for_previous();
     const uint32_t pieces = (n_cols + 7) / 8;
     const uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
     if (i >= (uint64_t)n_rows * pieces)
@@ -48,8 +49,7 @@ static void each_piece(struct cuda_backend *cu, uint32_t n_rows, uint32_t n_cols
     const uint64_t n = (uint64_t)n_rows * ((n_cols + 7) / 8);
     if (n == 0)
         return;
-    pieces_kernel<<<(uint32_t)((n + 127) / 128), 128, 0, cu->stream>>>(n_rows, n_cols, wide, fn);
-    CUDA_LAUNCHED(cu, what);
+    launch(cu, pieces_kernel<Fn>, (uint32_t)((n + 127) / 128), 128, 0, what, n_rows, n_cols, wide, fn);
 }
 
 // ---- Rows by index ------------------------------------------------------------------------------------
@@ -132,6 +132,7 @@ struct norm_kernel_args {
 // A block a piece; a thread keeps NV times 8 elements.
 template <int NV, bool LAYER> static __global__ void norm_kernel(const __grid_constant__ norm_kernel_args a) {
     __shared__ float shared[32];
+    wait_for_previous();
     const uint32_t row = blockIdx.x / a.pieces, col0 = blockIdx.x % a.pieces * a.width;
     bf16 *x = a.x + (uint64_t)row * a.ldx + col0;
     float f[NV][8], sum = 0;
@@ -188,10 +189,9 @@ template <bool LAYER>
 static void norm_launch(struct cuda_backend *cu, const norm_kernel_args &a, uint32_t n_blocks) {
     uint32_t threads = (div_up(a.width, 8) + 31) / 32 * 32;
     if (threads <= 1024)
-        norm_kernel<1, LAYER><<<n_blocks, threads, 0, cu->stream>>>(a);
+        launch(cu, norm_kernel<1, LAYER>, n_blocks, threads, 0, "norm", a);
     else
-        norm_kernel<4, LAYER><<<n_blocks, 1024, 0, cu->stream>>>(a);
-    CUDA_LAUNCHED(cu, "norm");
+        launch(cu, norm_kernel<4, LAYER>, n_blocks, 1024, 0, "norm", a);
 }
 void cuda_norm(struct backend *be, const struct norm_args *args) {
     struct cuda_backend *cu = cuda_of(be);

@@ -220,6 +220,7 @@ static __device__ void head_store(const float *x, uint32_t dim, const kv_view &k
 // A warp a head of a token: query heads first, then keys, then values.
 static __global__ void __launch_bounds__(QKV_WARPS *WARP) qkv_kernel(const __grid_constant__ qkv_kernel_args a) {
     extern __shared__ float heads[];
+    wait_for_previous();
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const uint32_t slot = blockIdx.x * QKV_WARPS + warp, token = blockIdx.y;
     const uint32_t n_k = a.has_pool ? a.n_kv_heads : 0, n_v = a.has_pool && !a.kv.v_in_k ? a.n_kv_heads : 0;
@@ -331,7 +332,6 @@ void cuda_qkv(struct backend *be, const struct qkv_args *args) {
         cuda_check(cu, cudaErrorInvalidValue, "head wider than 1024");
         return;
     }
-    qkv_kernel<<<dim3(div_up(slots, QKV_WARPS), n_tokens), QKV_WARPS * WARP, QKV_WARPS * dim * sizeof(float),
-                 cu->stream>>>(a);
-    CUDA_LAUNCHED(cu, "qkv");
+    launch(cu, qkv_kernel, dim3(div_up(slots, QKV_WARPS), n_tokens), QKV_WARPS * WARP, QKV_WARPS * dim * sizeof(float), "qkv",
+           a);
 }

@@ -1,9 +1,10 @@
 // Linear layers: which kernel a product goes to.
-#include "backend/cuda/product.cuh"
+#include "backend/cuda/batch.cuh"
 
-// Up to here a weight is better read in its own format, once for 32 rows (from L2 after the first);
-// beyond it is expanded to bf16 for a tiled product.
-enum { PRODUCT_ROWS_MAX = 128 };
+// Up to PRODUCT_ROWS_MAX rows a product waits for the weight alone; up to BATCH_ROWS_MAX a quantized
+// weight is still best read in its own format; beyond, it is expanded to bf16 for a tiled product, where
+// dense bf16 goes from DENSE_ROWS_MAX on.
+enum { PRODUCT_ROWS_MAX = 16, DENSE_ROWS_MAX = 8, BATCH_ROWS_MAX = 192 };
 
 static bool is_16_byte(const void *p) {
     return (uintptr_t)p % 16 == 0;
@@ -28,17 +29,49 @@ void product(struct cuda_backend *cu, struct product_args *args) {
     }
     const struct wview *w = &args->out[0].w;
     const bool wide = is_wide(w, args->x, args->ldx);
+    // Few tiles: more warps a tile, so that each multiprocessor has enough loads under way.
+    args->n_warps = tiles >= 2 * (uint32_t)cu->sm_count ? PRODUCT_WARPS / 2 : PRODUCT_WARPS;
+    args->magic = 0x43004300;
     if (w->format == WEIGHT_AFFINE && wide) {
         if (w->bits == 4)
-            product_q4(cu->stream, *args, tiles, args->n, w->group);
+            product_q4(cu, *args, tiles, args->n, w->group);
         else if (w->bits == 8)
-            product_q8(cu->stream, *args, tiles, args->n, w->group);
+            product_q8(cu, *args, tiles, args->n, w->group);
         else
-            product_qx(cu->stream, *args, tiles, args->n, w->bits);
+            product_qx(cu, *args, tiles, args->n, w->bits);
     } else {
-        product_float(cu->stream, *args, tiles, args->n, w->format, wide);
+        product_float(cu, *args, tiles, args->n, w->format, wide);
     }
-    CUDA_LAUNCHED(cu, "product");
+}
+
+// The same for more rows of a quantized weight; false if it is not for these.
+static bool batch(struct cuda_backend *cu, struct product_args *args) {
+    const struct wview *w = &args->out[0].w;
+    const bool glu = args->flags & PRODUCT_GLU, affine = w->format == WEIGHT_AFFINE;
+    if (args->n <= PRODUCT_ROWS_MAX || cu->deterministic || !is_wide(w, args->x, args->ldx) ||
+        (affine ? w->scale_dtype == DTYPE_F32
+                : w->format != WEIGHT_MXFP4 && w->format != WEIGHT_NVFP4 && w->format != WEIGHT_MXFP8))
+        return false;
+    const uint32_t tile_rows = glu ? BATCH_ROWS / 2 : BATCH_ROWS;
+    uint32_t tiles = 0;
+    struct batch_args a = {};
+    a.p = *args;
+    a.p.magic = 0x43004300;
+    if (glu)
+        a.p.n_outs = 1;
+    for (uint32_t i = 0; i < a.p.n_outs; i++)
+        a.p.tile_end[i] = tiles += div_up(args->out[i].w.n_out, tile_rows);
+    // Two blocks for each multiprocessor, each with two stages or more.
+    const uint32_t col_tiles = div_up(args->n, BATCH_COLS), all = tiles * col_tiles;
+    const uint32_t wanted = 2u * (uint32_t)cu->sm_count / all, useful = div_up(w->n_in, 2 * BATCH_K);
+    a.n_splits = wanted < 1 ? 1 : wanted < useful ? wanted : useful;
+    const size_t part_floats = (size_t)BATCH_ROWS * BATCH_COLS;
+    if (a.n_splits > 1 && (all > cu->attn_counts || all * a.n_splits * part_floats > cu->attn_part_floats))
+        a.n_splits = 1;
+    a.part = cu->attn_part;
+    a.count = cu->attn_count;
+    const dim3 grid(tiles, col_tiles, a.n_splits);
+    return affine ? batch_affine(cu, a, grid) : batch_float(cu, a, grid);
 }
 
 // Memory for a whole weight as bf16; NULL while recording a step that needs it for the first time.
@@ -64,7 +97,8 @@ static bool large_product(struct cuda_backend *cu, const struct linear_args *arg
                           const struct linear_output *out) {
     const struct wview *w = &out->weight->view;
     const bf16 *x = (const bf16 *)args->x.data;
-    if (args->x.n_rows <= PRODUCT_ROWS_MAX || cu->deterministic || !is_wide(w, x, args->x.stride) ||
+    const uint32_t few = w->format == WEIGHT_BF16 ? DENSE_ROWS_MAX : BATCH_ROWS_MAX;
+    if (args->x.n_rows <= few || cu->deterministic || !is_wide(w, x, args->x.stride) ||
         out->y.stride % 8 != 0 || !is_16_byte(out->y.data) || w->n_out % 8 != 0)
         return false;
     const bf16 *dense = (const bf16 *)w->data;
@@ -104,15 +138,16 @@ void cuda_linear(struct backend *be, const struct linear_args *args) {
             done[j] = true;
             p.out[p.n_outs++] = {out->weight->view, (bf16 *)out->y.data, NULL, out->y.stride, out->bias};
         }
-        product(cu, &p);
+        if (!batch(cu, &p))
+            product(cu, &p);
     }
 }
 
 void cuda_linear_glu(struct backend *be, struct mat x, const struct weight *gate, const struct weight *up,
                      enum glu_kind kind, struct mat y) {
     struct cuda_backend *cu = cuda_of(be);
-    const bool small = x.n_rows <= PRODUCT_ROWS_MAX || cu->deterministic;
-    if (small && same_kernel(&gate->view, &up->view)) {
+    const uint32_t few = gate->view.format == WEIGHT_BF16 ? DENSE_ROWS_MAX : BATCH_ROWS_MAX;
+    if ((x.n_rows <= few || cu->deterministic) && same_kernel(&gate->view, &up->view)) {
         struct product_args p = {};
         p.x = (const bf16 *)x.data;
         p.ldx = x.stride;
@@ -123,7 +158,8 @@ void cuda_linear_glu(struct backend *be, struct mat x, const struct weight *gate
         p.n_outs = 2;
         p.out[0] = {gate->view, (bf16 *)y.data, NULL, y.stride, NULL};
         p.out[1] = {up->view, NULL, NULL, 0, NULL};
-        product(cu, &p);
+        if (!batch(cu, &p))
+            product(cu, &p);
         return;
     }
     struct linear_args args = {};
@@ -158,7 +194,8 @@ float *cuda_logits(struct backend *be, struct mat x, const struct weight *head, 
     p.softcap = softcap;
     p.n_outs = 1;
     p.out[0] = {head->view, NULL, device, head->view.n_out, bias};
-    product(cu, &p);
+    if (!batch(cu, &p))
+        product(cu, &p);
     cuda_check(cu, cudaMemcpyAsync(host, device, n * sizeof(float), cudaMemcpyDeviceToHost, cu->stream),
                "logits");
     return host;

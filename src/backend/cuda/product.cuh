@@ -13,60 +13,55 @@
 #define LOAM_BACKEND_CUDA_PRODUCT_CUH
 #include "backend/cuda/device.cuh"
 
-enum { PRODUCT_WARPS = 8, PRODUCT_MT = 2 };
+enum { PRODUCT_WARPS = 8, PRODUCT_MT = 2, PRODUCT_PREFETCH = 2048 }; // warps at most; bytes of a row
 
 // An octet is 8 neighbouring weights of a row: four words of two bf16, in the order of the x words.
 struct octet {
     uint32_t v[4];
 };
 
-__device__ __forceinline__ uint32_t ldg32(const uint8_t *p) {
-    return __ldg((const unsigned int *)p);
+// A format: in blocks of KBLK inputs lane t of a quad reads the KBLK / 4 from t * KBLK / 4 on, which are
+// WORDS words; UNROLL blocks are a chunk, loaded together.
+template <int WORDS> __device__ __forceinline__ void load_words(uint32_t r[WORDS], const uint8_t *p, bool there) {
+    if constexpr (WORDS == 1) {
+        r[0] = load_weight_4(p, there);
+    } else if constexpr (WORDS == 2) {
+        uint2 v = load_weight_8(p, there);
+        r[0] = v.x, r[1] = v.y;
+    } else {
+        uint4 v = load_weight_16(p, there);
+        r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
+    }
 }
 
 // 4-bit affine. Nibbles i and i + 4 of a word pair up, hence PERMUTED.
 template <int GROUP> struct format_q4 {
-    static constexpr int KBLK = GROUP, WORDS = GROUP / 32, UNROLL = 4;
+    static constexpr int KBLK = GROUP, WORDS = GROUP / 32, UNROLL = 128 / GROUP, BLK_BYTES = KBLK / 2;
     static constexpr float OFFSET = 128;
-    static constexpr bool GROUPED = true, PERMUTED = true, SPLIT = false, SCALED = false, SLOW = false;
-    static __device__ __forceinline__ void load(uint32_t r[WORDS], const wview &, const uint8_t *row,
-                                                uint32_t k) {
-        const uint8_t *p = row + k / 2;
-        if constexpr (WORDS == 1) {
-            r[0] = ldg32(p);
-        } else if constexpr (WORDS == 2) {
-            uint2 v = __ldg((const uint2 *)p);
-            r[0] = v.x, r[1] = v.y;
-        } else {
-            uint4 v = __ldg((const uint4 *)p);
-            r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
-        }
+    static constexpr bool GROUPED = true, PERMUTED = true, SCALED = false, SLOW = false;
+    static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
+    static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
+        load_words<WORDS>(r, p, there);
     }
-    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o) {
+    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o, uint32_t magic, uint32_t) {
         octet out;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            out.v[i] = (r[o] >> 4 * i & 0x000F000Fu) | 0x43004300u;
+            out.v[i] = and_or(r[o] >> 4 * i, 0x000F000Fu, magic);
         return out;
     }
 };
 
 // 8-bit affine. 128 + q would need 9 bits: q itself is exact in bf16.
 template <int BLK> struct format_q8 {
-    static constexpr int KBLK = BLK, WORDS = BLK / 16, UNROLL = 4;
+    static constexpr int KBLK = BLK, WORDS = BLK / 16, UNROLL = 64 / BLK, BLK_BYTES = KBLK;
     static constexpr float OFFSET = 0;
-    static constexpr bool GROUPED = true, PERMUTED = false, SPLIT = false, SCALED = false, SLOW = false;
-    static __device__ __forceinline__ void load(uint32_t r[WORDS], const wview &, const uint8_t *row,
-                                                uint32_t k) {
-        if constexpr (WORDS == 2) {
-            uint2 v = __ldg((const uint2 *)(row + k));
-            r[0] = v.x, r[1] = v.y;
-        } else {
-            uint4 v = __ldg((const uint4 *)(row + k));
-            r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
-        }
+    static constexpr bool GROUPED = true, PERMUTED = false, SCALED = false, SLOW = false;
+    static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
+    static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
+        load_words<WORDS>(r, p, there);
     }
-    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o) {
+    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o, uint32_t, uint32_t) {
         octet out;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -82,42 +77,39 @@ template <int BLK> struct format_q8 {
     }
 };
 
-// 2, 3, 5 and 6 bits: 8 weights are `BITS` bytes of the row's stream, at any byte.
+// 2, 3, 5 and 6 bits: a lane's 8 weights are `BITS` bytes of the row's stream, from any byte on; three
+// words hold them. Weights lie 12 bytes or more before the end of their memory: reading on is safe.
 template <int BITS> struct format_qx {
-    static constexpr int KBLK = 32, WORDS = 2, UNROLL = 4;
+    static constexpr int KBLK = 32, WORDS = 3, UNROLL = 2, BLK_BYTES = 4 * BITS;
     static constexpr float OFFSET = 128;
-    static constexpr bool GROUPED = true, PERMUTED = false, SPLIT = false, SCALED = false, SLOW = false;
-    static __device__ __forceinline__ void load(uint32_t r[WORDS], const wview &, const uint8_t *row,
-                                                uint32_t k) {
-        // Weights lie 32 bytes or more before the end of their memory: reading on a little is safe.
-        uint32_t at = k / 8 * BITS, shift = at % 4 * 8;
-        const uint8_t *p = row + (at & ~3u);
-        uint32_t w0 = ldg32(p), w1 = ldg32(p + 4), w2 = BITS > 4 ? ldg32(p + 8) : 0;
-        r[0] = __funnelshift_r(w0, w1, shift);
-        r[1] = __funnelshift_r(w1, w2, shift);
+    static constexpr bool GROUPED = true, PERMUTED = false, SCALED = false, SLOW = false;
+    static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * BITS & ~3u; }
+    static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
+        r[0] = load_weight_4(p, there);
+        r[1] = load_weight_4(p + 4, there);
+        r[2] = BITS > 4 ? load_weight_4(p + 8, there) : 0;
     }
-    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int) {
+    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int, uint32_t magic, uint32_t t) {
         octet out;
-        uint64_t stream = (uint64_t)r[1] << 32 | r[0];
-        const uint32_t mask = (1u << BITS) - 1;
+        const uint32_t shift = t * BITS % 4 * 8, mask = (1u << BITS) - 1;
+        const uint64_t stream = (uint64_t)__funnelshift_r(r[1], r[2], shift) << 32 | __funnelshift_r(r[0], r[1], shift);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t two = (uint32_t)(stream >> 2 * BITS * i);
-            out.v[i] = 0x43004300u | (two & mask) | (two << (16 - BITS) & mask << 16);
+            out.v[i] = and_or(two << (16 - BITS), mask << 16, and_or(two, mask, magic));
         }
         return out;
     }
 };
 
 struct format_bf16 {
-    static constexpr int KBLK = 32, WORDS = 4, UNROLL = 4;
-    static constexpr bool GROUPED = false, PERMUTED = false, SPLIT = false, SCALED = false, SLOW = false;
-    static __device__ __forceinline__ void load(uint32_t r[WORDS], const wview &, const uint8_t *row,
-                                                uint32_t k) {
-        uint4 v = __ldg((const uint4 *)(row + 2 * (uint64_t)k));
-        r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
+    static constexpr int KBLK = 32, WORDS = 4, UNROLL = 2, BLK_BYTES = 64;
+    static constexpr bool GROUPED = false, PERMUTED = false, SCALED = false, SLOW = false;
+    static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
+    static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
+        load_words<WORDS>(r, p, there);
     }
-    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int) {
+    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int, uint32_t, uint32_t) {
         return octet{{r[0], r[1], r[2], r[3]}};
     }
 };
@@ -129,28 +121,25 @@ __device__ __forceinline__ uint32_t e8m0_pair(uint8_t e) {
 }
 
 // E2M1 codes: the bits of exponent and mantissa put into a bf16's are the value times 2^-126. Scales have
-// few significant bits, so the products with values are exact in bf16.
+// few significant bits, so the products with values are exact in bf16. A lane's piece has one scale.
 template <int GROUP> struct format_fp4 {
-    static constexpr int KBLK = GROUP * 4, WORDS = GROUP / 8, UNROLL = 2;
-    static constexpr bool GROUPED = false, PERMUTED = true, SPLIT = false, SCALED = true, SLOW = false;
-    static __device__ __forceinline__ void load(uint32_t r[WORDS], const wview &, const uint8_t *row,
-                                                uint32_t k) {
-        if constexpr (WORDS == 2) {
-            uint2 v = __ldg((const uint2 *)(row + k / 2));
-            r[0] = v.x, r[1] = v.y;
-        } else {
-            uint4 v = __ldg((const uint4 *)(row + k / 2));
-            r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
-        }
+    static constexpr int KBLK = GROUP * 4, WORDS = GROUP / 8, UNROLL = 32 / GROUP, BLK_BYTES = KBLK / 2;
+    static constexpr bool GROUPED = false, PERMUTED = true, SCALED = true, SLOW = false;
+    static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
+    static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
+        load_words<WORDS>(r, p, there);
     }
-    static __device__ __forceinline__ uint32_t load_scale(const wview &w, uint64_t row_groups, uint32_t k) {
-        uint8_t e = __ldg((const uint8_t *)w.scales + row_groups + k / GROUP);
+    static __device__ __forceinline__ uint32_t load_scale(const void *scales, uint32_t row, uint32_t k) {
+        return __ldg((const uint8_t *)scales + row + k / GROUP);
+    }
+    static __device__ __forceinline__ uint32_t scale_pair(uint32_t e) {
         if constexpr (GROUP == 32)
-            return e8m0_pair(e);
-        float s = e4m3_value(e);
-        return bf16_pair(s, s);
+            return e8m0_pair((uint8_t)e);
+        // E4M3: its bits as a bf16's, times 2^120. Scales are positive; NaN (0x7F) reads as 480.
+        const uint32_t h = (e & 0x7F) << 4;
+        return bf16x2_mul(h | h << 16, 0x7B807B80u);
     }
-    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o) {
+    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o, uint32_t, uint32_t) {
         octet out;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -162,17 +151,19 @@ template <int GROUP> struct format_fp4 {
 };
 
 struct format_fp8 {
-    static constexpr int KBLK = 64, WORDS = 4, UNROLL = 2;
-    static constexpr bool GROUPED = false, PERMUTED = false, SPLIT = false, SCALED = true, SLOW = false;
-    static __device__ __forceinline__ void load(uint32_t r[WORDS], const wview &, const uint8_t *row,
-                                                uint32_t k) {
-        uint4 v = __ldg((const uint4 *)(row + k));
-        r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
+    static constexpr int KBLK = 64, WORDS = 4, UNROLL = 1, BLK_BYTES = 64;
+    static constexpr bool GROUPED = false, PERMUTED = false, SCALED = true, SLOW = false;
+    static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
+    static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
+        load_words<WORDS>(r, p, there);
     }
-    static __device__ __forceinline__ uint32_t load_scale(const wview &w, uint64_t row_groups, uint32_t k) {
-        return e8m0_pair(__ldg((const uint8_t *)w.scales + row_groups + k / 32));
+    static __device__ __forceinline__ uint32_t load_scale(const void *scales, uint32_t row, uint32_t k) {
+        return __ldg((const uint8_t *)scales + row + k / 32);
     }
-    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o) {
+    static __device__ __forceinline__ uint32_t scale_pair(uint32_t e) {
+        return e8m0_pair((uint8_t)e);
+    }
+    static __device__ __forceinline__ octet unpack(const uint32_t r[WORDS], int o, uint32_t, uint32_t) {
         octet out;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -187,8 +178,9 @@ struct format_fp8 {
 // Anything, element by element: float32 and float16 weights, which a high and a low bf16 carry, and rows
 // that no wide load can read.
 struct format_any {
-    static constexpr int KBLK = 32, WORDS = 8, UNROLL = 1;
-    static constexpr bool GROUPED = false, PERMUTED = false, SPLIT = true, SCALED = false, SLOW = true;
+    static constexpr int KBLK = 32, WORDS = 1, UNROLL = 1, BLK_BYTES = 0;
+    static constexpr bool GROUPED = false, PERMUTED = false, SCALED = false, SLOW = true;
+    static __device__ __forceinline__ uint32_t lane_bytes(uint32_t) { return 0; }
     static __device__ __forceinline__ octet high(const float f[8]) {
         octet out;
 #pragma unroll
@@ -214,38 +206,62 @@ __device__ __forceinline__ void mma_octet(float acc[4], const octet &lo, const o
     mma_bf16(acc, a1, x.v[2], x.v[3]);
 }
 
-__device__ __forceinline__ float pair_half(uint32_t two, bool high, bool is_bf16) {
-    if (is_bf16)
-        return high ? bf16_hi(two) : bf16_lo(two);
-    return __half2float(__ushort_as_half((unsigned short)(high ? two >> 16 : two & 0xFFFF)));
-}
+// How a kernel reads scales and biases: the neighbours of a chunk at once, of one type; or each by itself,
+// any type.
+enum scale_read { SCALES_BF16, SCALES_F16, SCALES_ANY };
 
-// Scales (or biases) of four blocks from blk0 on.
-__device__ __forceinline__ void load_four(float out[4], const void *scales, uint64_t row_groups, uint32_t blk0,
-                                          uint32_t shift, uint32_t n_blks, uint32_t dtype, bool wide) {
-    if (wide) {
-        uint2 v = __ldg((const uint2 *)((const uint16_t *)scales + row_groups + blk0));
-        bool is_bf16 = dtype == DTYPE_BF16;
-        out[0] = pair_half(v.x, false, is_bf16);
-        out[1] = pair_half(v.x, true, is_bf16);
-        out[2] = pair_half(v.y, false, is_bf16);
-        out[3] = pair_half(v.y, true, is_bf16);
-        return;
+// Scales (or biases) of a chunk's N blocks, as loaded: nothing waits for them until they are used.
+template <int S, int N> struct chunk_scales {
+    uint32_t raw[(N + 1) / 2];
+    __device__ __forceinline__ void load(const void *scales, uint32_t at, uint32_t blk0, uint32_t, uint32_t n_blks,
+                                         uint32_t) {
+        const uint16_t *p = (const uint16_t *)scales + at + blk0;
+        const bool there = blk0 < n_blks;
+        if constexpr (N == 4) {
+            const uint2 v = load_weight_8(p, there);
+            raw[0] = v.x, raw[1] = v.y;
+        } else if constexpr (N == 2) {
+            raw[0] = load_weight_4(p, there);
+        } else {
+            raw[0] = load_weight_2(p, there);
+        }
     }
+    __device__ __forceinline__ float get(int u) const {
+        const uint32_t two = raw[u / 2];
+        if constexpr (S == SCALES_BF16)
+            return u % 2 ? bf16_hi(two) : bf16_lo(two);
+        return __half2float(__ushort_as_half((unsigned short)(u % 2 ? two >> 16 : two & 0xFFFF)));
+    }
+};
+template <int N> struct chunk_scales<SCALES_ANY, N> {
+    float value[N];
+    __device__ __forceinline__ void load(const void *scales, uint32_t at, uint32_t blk0, uint32_t shift,
+                                         uint32_t n_blks, uint32_t dtype) {
 #pragma unroll
-    for (int u = 0; u < 4; u++) {
-        uint32_t blk = blk0 + u < n_blks ? blk0 + u : n_blks - 1;
-        out[u] = scale_value(scales, row_groups + (blk >> shift), dtype);
+        for (int u = 0; u < N; u++) {
+            const uint32_t blk = blk0 + u < n_blks ? blk0 + u : n_blks - 1;
+            value[u] = scale_value(scales, at + (blk >> shift), dtype);
+        }
     }
-}
+    __device__ __forceinline__ float get(int u) const {
+        return value[u];
+    }
+};
 
-template <class F, int NT>
-__global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
-    product_kernel(const __grid_constant__ product_args args) {
+// A chunk of a lane's rows.
+template <class F, int S> struct chunk {
+    uint32_t w[PRODUCT_MT][2][F::UNROLL][F::WORDS];
+    uint32_t fp_scale[PRODUCT_MT][2][F::UNROLL];
+    chunk_scales<S, F::UNROLL> scale[PRODUCT_MT][2], bias[PRODUCT_MT][2];
+};
+
+template <class F, int NT, int S>
+__global__ void __maxnreg__(NT == 1 ? 128 : 168) product_kernel(const __grid_constant__ product_args args) {
     constexpr int MT = PRODUCT_MT, ROWS = MT * 16, COLS = NT * 8;
     __shared__ float partial[PRODUCT_WARPS][COLS][ROWS + 1];
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const bool glu = args.flags & PRODUCT_GLU;
+    const uint32_t n_warps = args.n_warps, magic = args.magic;
 
     // Which product, and which of its tiles.
     uint32_t o = 0, tile = blockIdx.x;
@@ -255,43 +271,61 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
         tile -= args.tile_end[o - 1];
     uint32_t from = 0, to = args.n, expert = 0;
     if (args.experts) {
+        wait_for_previous();
         if (blockIdx.y >= args.active[0])
             return;
         expert = args.active[1 + blockIdx.y];
         from = args.offsets[expert];
         to = args.offsets[expert + 1];
     }
-    const wview w0 = args.experts ? args.experts[expert] : args.out[o].w;
-    const wview w1 = !glu ? w0 : args.experts ? args.experts_up[expert] : args.out[1].w;
+    const wview *w[2];
+    w[0] = args.experts ? &args.experts[expert] : &args.out[o].w;
+    w[1] = !glu ? w[0] : args.experts ? &args.experts_up[expert] : &args.out[1].w;
     const uint32_t tile_rows = glu ? ROWS / 2 : ROWS, row0 = tile * tile_rows;
-    const uint32_t n_in = w0.n_in, n_out = w0.n_out;
+    const uint32_t n_in = w[0]->n_in, n_out = w[0]->n_out, n_groups = w[0]->n_groups;
 
+    // A warp's rows: in a GLU the first half of the tiles are the gate's, the second the other's.
     const uint8_t *row_data[MT][2];
-    uint64_t row_groups[MT][2];
     uint32_t row_at[MT][2];
+    const void *scales[MT], *biases[MT];
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < MT; m++) {
+        const wview *own = w[m / (MT / 2)];
+        scales[m] = own->scales, biases[m] = own->biases;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             uint32_t row = row0 + (glu ? m % (MT / 2) : m) * 16 + h * 8 + g;
             row = row < n_out ? row : n_out - 1;
-            const wview &w = glu && m >= MT / 2 ? w1 : w0;
-            row_data[m][h] = w.data + row * w.row_bytes;
-            row_groups[m][h] = (uint64_t)row * w.n_groups;
-            row_at[m][h] = row;
+            row_data[m][h] = own->data + row * own->row_bytes + F::lane_bytes(t);
+            row_at[m][h] = F::SLOW ? row : row * n_groups;
         }
-    const uint32_t n_blks = (n_in + F::KBLK - 1) / F::KBLK;
-    const uint32_t shift = F::GROUPED ? (w0.group / F::KBLK == 4 ? 2 : w0.group / F::KBLK == 2 ? 1 : 0) : 0;
-    const bool wide = F::GROUPED && shift == 0 && w0.n_groups % 4 == 0 && w0.scale_dtype != DTYPE_F32;
+    }
+    const uint32_t n_blks = (n_in + F::KBLK - 1) / F::KBLK, dtype = w[0]->scale_dtype;
+    const uint32_t per_group = F::GROUPED ? w[0]->group / F::KBLK : 1;
+    const uint32_t shift = per_group == 4 ? 2 : per_group == 2 ? 1 : 0;
+
+    if (!args.experts) {
+        // Bring the rows into L2 while the kernel before finishes: 8 threads a row.
+        const uint32_t n_bytes = w[0]->row_bytes < PRODUCT_PREFETCH ? (uint32_t)w[0]->row_bytes : PRODUCT_PREFETCH;
+        for (uint32_t r = threadIdx.x / 8; r < ROWS; r += n_warps * 4) {
+            const uint32_t row = row0 + (glu ? r % (ROWS / 2) : r);
+            const wview *own = r < ROWS / 2 ? w[0] : w[1];
+            const uint8_t *p = own->data + row * own->row_bytes;
+            if (row < n_out)
+                for (uint32_t i = threadIdx.x % 8 * 128; i < n_bytes; i += 1024)
+                    asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
+        }
+        wait_for_previous();
+    }
 
     for (uint32_t base = from; base < to; base += COLS) {
         const bf16 *x_row[NT];
-        bool x_there[NT];
+        uint32_t x_end[NT]; // n_in; 0 in a column without x
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             uint32_t at = base + n * 8 + g;
-            x_there[n] = at < to;
-            uint32_t x_at = !x_there[n] ? 0 : args.experts ? args.pairs[at] / args.pair_div : at;
+            x_end[n] = at < to ? n_in : 0;
+            uint32_t x_at = at >= to ? 0 : args.experts ? args.pairs[at] / args.pair_div : at;
             x_row[n] = args.x + (uint64_t)x_at * args.ldx;
         }
         float acc[MT][NT][4];
@@ -303,19 +337,18 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
                 for (int i = 0; i < 4; i++)
                     acc[m][n][i] = 0;
 
-        for (uint32_t blk0 = warp * F::UNROLL; blk0 < n_blks; blk0 += PRODUCT_WARPS * F::UNROLL) {
-            if constexpr (F::SLOW) {
+        if constexpr (F::SLOW) {
+            for (uint32_t blk0 = warp; blk0 < n_blks; blk0 += n_warps) {
                 const uint32_t k0 = blk0 * F::KBLK + t * 8;
                 octet hi_part[MT][2], lo_part[MT][2];
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
-                        const wview &w = glu && m >= MT / 2 ? w1 : w0;
                         float f[8], rest[8];
 #pragma unroll
                         for (int i = 0; i < 8; i++) {
-                            f[i] = k0 + i < n_in ? weight_value(w, row_at[m][h], k0 + i) : 0.0f;
+                            f[i] = k0 + i < n_in ? weight_value(*w[m / (MT / 2)], row_at[m][h], k0 + i) : 0.0f;
                             rest[i] = f[i] - __bfloat162float(__float2bfloat16(f[i]));
                         }
                         hi_part[m][h] = F::high(f);
@@ -326,7 +359,7 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
                     float f[8];
 #pragma unroll
                     for (int i = 0; i < 8; i++)
-                        f[i] = x_there[n] && k0 + i < n_in ? __bfloat162float(x_row[n][k0 + i]) : 0.0f;
+                        f[i] = k0 + i < x_end[n] ? __bfloat162float(x_row[n][k0 + i]) : 0.0f;
                     octet x = F::high(f);
 #pragma unroll
                     for (int m = 0; m < MT; m++) {
@@ -334,42 +367,49 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
                         mma_octet(acc[m][n], lo_part[m][0], lo_part[m][1], x);
                     }
                 }
-            } else {
-                uint32_t raw[MT][2][F::UNROLL][F::WORDS];
-                uint32_t fp_scale[MT][2][F::UNROLL];
-                float scale[MT][2][4], bias[MT][2][4];
+            }
+        } else {
+            // The next chunk is on its way while this one is multiplied.
+            chunk<F, S> next;
+            const uint32_t step = n_warps * F::UNROLL;
+            auto load_chunk = [&](uint32_t blk0) {
 #pragma unroll
-                for (int u = 0; u < F::UNROLL; u++) {
-                    // A lane whose part lies beyond the row reads its start; its x are zeros.
-                    uint32_t k = (blk0 + u) * F::KBLK + t * (F::KBLK / 4);
-                    k = k < n_in ? k : 0;
+                for (int m = 0; m < MT; m++)
 #pragma unroll
-                    for (int m = 0; m < MT; m++)
+                    for (int h = 0; h < 2; h++) {
+                        const uint8_t *p = row_data[m][h] + (uint64_t)blk0 * F::BLK_BYTES;
 #pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                            F::load(raw[m][h][u], w0, row_data[m][h], k);
+                        for (int u = 0; u < F::UNROLL; u++) {
+                            const uint32_t k = (blk0 + u) * F::KBLK + t * (F::KBLK / 4);
+                            F::load(next.w[m][h][u], p + u * F::BLK_BYTES, k < n_in);
                             if constexpr (F::SCALED)
-                                fp_scale[m][h][u] =
-                                    F::load_scale(glu && m >= MT / 2 ? w1 : w0, row_groups[m][h], k);
+                                next.fp_scale[m][h][u] = F::load_scale(scales[m], row_at[m][h], k < n_in ? k : 0);
                         }
-                }
-                if constexpr (F::GROUPED) {
-#pragma unroll
-                    for (int m = 0; m < MT; m++)
-#pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                            const wview &w = glu && m >= MT / 2 ? w1 : w0;
-                            load_four(scale[m][h], w.scales, row_groups[m][h], blk0, shift, n_blks,
-                                      w0.scale_dtype, wide);
-                            load_four(bias[m][h], w.biases, row_groups[m][h], blk0, shift, n_blks,
-                                      w0.scale_dtype, wide);
+                        if constexpr (F::GROUPED) {
+                            next.scale[m][h].load(scales[m], row_at[m][h], blk0, shift, n_blks, dtype);
+                            next.bias[m][h].load(biases[m], row_at[m][h], blk0, shift, n_blks, dtype);
                         }
+                    }
+            };
+            uint32_t blk0 = warp * F::UNROLL;
+            if (blk0 < n_blks)
+                load_chunk(blk0);
+            for (; blk0 < n_blks; blk0 += step) {
+                constexpr int OCTS = F::KBLK / 32;
+                const chunk<F, S> now = next;
+                const uint32_t k_lane = blk0 * F::KBLK + t * (F::KBLK / 4);
+                uint4 x_raw[NT == 1 ? F::UNROLL * OCTS : 1];
+                if constexpr (NT == 1) {
+#pragma unroll
+                    for (int i = 0; i < F::UNROLL * OCTS; i++) {
+                        const uint32_t k = k_lane + i / OCTS * F::KBLK + i % OCTS * 8;
+                        x_raw[i] = load_or_zero(x_row[0] + k, k < x_end[0]);
+                    }
                 }
+                if (blk0 + step < n_blks)
+                    load_chunk(blk0 + step);
 #pragma unroll
                 for (int u = 0; u < F::UNROLL; u++) {
-                    if (blk0 + u >= n_blks)
-                        break;
-                    const uint32_t k0 = (blk0 + u) * F::KBLK + t * (F::KBLK / 4);
                     float part[MT][NT][4], ones_part[NT][4];
                     if constexpr (F::GROUPED) {
 #pragma unroll
@@ -383,23 +423,22 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
                             }
                     }
 #pragma unroll
-                    for (int oct = 0; oct < F::KBLK / 32; oct++) {
+                    for (int oct = 0; oct < OCTS; oct++) {
                         octet x[NT];
 #pragma unroll
                         for (int n = 0; n < NT; n++) {
-                            uint4 v = make_uint4(0, 0, 0, 0);
-                            if (x_there[n] && k0 + oct * 8 < n_in)
-                                v = *(const uint4 *)(x_row[n] + k0 + oct * 8);
-                            x[n] = arrange<F::PERMUTED>(v);
+                            const uint32_t k = k_lane + u * F::KBLK + oct * 8;
+                            x[n] = arrange<F::PERMUTED>(NT == 1 ? x_raw[NT == 1 ? u * OCTS + oct : 0]
+                                                                : load_or_zero(x_row[n] + k, k < x_end[n]));
                         }
 #pragma unroll
                         for (int m = 0; m < MT; m++) {
-                            octet lo = F::unpack(raw[m][0][u], oct), hi = F::unpack(raw[m][1][u], oct);
+                            octet lo = F::unpack(now.w[m][0][u], oct, magic, t), hi = F::unpack(now.w[m][1][u], oct, magic, t);
                             if constexpr (F::SCALED) {
 #pragma unroll
                                 for (int i = 0; i < 4; i++) {
-                                    lo.v[i] = bf16x2_mul(lo.v[i], fp_scale[m][0][u]);
-                                    hi.v[i] = bf16x2_mul(hi.v[i], fp_scale[m][1][u]);
+                                    lo.v[i] = bf16x2_mul(lo.v[i], F::scale_pair(now.fp_scale[m][0][u]));
+                                    hi.v[i] = bf16x2_mul(hi.v[i], F::scale_pair(now.fp_scale[m][1][u]));
                                 }
                             }
 #pragma unroll
@@ -418,13 +457,13 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
                         for (int m = 0; m < MT; m++)
 #pragma unroll
                             for (int h = 0; h < 2; h++) {
-                                float s = scale[m][h][u], b = bias[m][h][u] - F::OFFSET * s;
+                                const float s = now.scale[m][h].get(u), b = fmaf(-F::OFFSET, s, now.bias[m][h].get(u));
 #pragma unroll
                                 for (int n = 0; n < NT; n++)
 #pragma unroll
                                     for (int i = 0; i < 2; i++)
-                                        acc[m][n][2 * h + i] +=
-                                            s * part[m][n][2 * h + i] + b * ones_part[n][i];
+                                        acc[m][n][2 * h + i] =
+                                            fmaf(s, part[m][n][2 * h + i], fmaf(b, ones_part[n][i], acc[m][n][2 * h + i]));
                             }
                     }
                 }
@@ -446,8 +485,7 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
             if (row >= n_out || at >= to)
                 continue;
             float v = 0, up = 0;
-#pragma unroll
-            for (int k = 0; k < PRODUCT_WARPS; k++)
+            for (uint32_t k = 0; k < n_warps; k++)
                 v += partial[k][c][r];
             const float *bias = args.out[o].bias;
             if (args.experts && args.expert_bias)
@@ -455,8 +493,7 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
             if (bias)
                 v += bias[row];
             if (glu) {
-#pragma unroll
-                for (int k = 0; k < PRODUCT_WARPS; k++)
+                for (uint32_t k = 0; k < n_warps; k++)
                     up += partial[k][c][r + ROWS / 2];
                 const float *bias_up = args.out[1].bias;
                 if (args.experts && args.expert_bias_up)
@@ -480,25 +517,35 @@ __global__ void __launch_bounds__(PRODUCT_WARPS *WARP)
     }
 }
 
-template <class F, int NT> static void product_launch(cudaStream_t stream, const product_args &args, uint32_t tiles) {
-    product_kernel<F, NT><<<dim3(tiles, args.experts ? args.active_max : 1), PRODUCT_WARPS * WARP, 0, stream>>>(
-        args);
+template <class F, int NT, int S>
+static void product_launch(struct cuda_backend *cu, const product_args &args, uint32_t tiles) {
+    launch(cu, product_kernel<F, NT, S>, dim3(tiles, args.experts ? args.active_max : 1), args.n_warps * WARP, 0,
+           "product", args);
 }
-// As many columns at once as there are rows, up to 32.
-template <class F> static void product_rows(cudaStream_t stream, const product_args &args, uint32_t tiles,
-                                            uint32_t n) {
+// 8 columns at once, or 16.
+template <class F, int S>
+static void product_rows(struct cuda_backend *cu, const product_args &args, uint32_t tiles, uint32_t n) {
     if (n <= 8)
-        product_launch<F, 1>(stream, args, tiles);
-    else if (n <= 16)
-        product_launch<F, 2>(stream, args, tiles);
+        product_launch<F, 1, S>(cu, args, tiles);
     else
-        product_launch<F, 4>(stream, args, tiles);
+        product_launch<F, 2, S>(cu, args, tiles);
+}
+// By how the scales can be read.
+template <class F>
+static void product_scales(struct cuda_backend *cu, const product_args &args, uint32_t tiles, uint32_t n) {
+    const wview &w = args.out[0].w;
+    if (w.group != F::KBLK || w.n_groups % F::UNROLL || w.scale_dtype == DTYPE_F32)
+        product_rows<F, SCALES_ANY>(cu, args, tiles, n);
+    else if (w.scale_dtype == DTYPE_BF16)
+        product_rows<F, SCALES_BF16>(cu, args, tiles, n);
+    else
+        product_rows<F, SCALES_F16>(cu, args, tiles, n);
 }
 
 // One instance per file, so that they compile side by side.
-void product_q4(cudaStream_t stream, const product_args &args, uint32_t tiles, uint32_t n, uint32_t group);
-void product_q8(cudaStream_t stream, const product_args &args, uint32_t tiles, uint32_t n, uint32_t group);
-void product_qx(cudaStream_t stream, const product_args &args, uint32_t tiles, uint32_t n, uint32_t bits);
-void product_float(cudaStream_t stream, const product_args &args, uint32_t tiles, uint32_t n,
+void product_q4(struct cuda_backend *cu, const product_args &args, uint32_t tiles, uint32_t n, uint32_t group);
+void product_q8(struct cuda_backend *cu, const product_args &args, uint32_t tiles, uint32_t n, uint32_t group);
+void product_qx(struct cuda_backend *cu, const product_args &args, uint32_t tiles, uint32_t n, uint32_t bits);
+void product_float(struct cuda_backend *cu, const product_args &args, uint32_t tiles, uint32_t n,
                    uint32_t format, bool wide);
 #endif
