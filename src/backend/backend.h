@@ -373,6 +373,10 @@ struct backend_ops {
     void (*conv)(struct backend *be, const struct conv_args *args);
     void (*delta)(struct backend *be, const struct delta_args *args);
     void (*index)(struct backend *be, const struct index_args *args);
+
+    // Optional: the bytes that reserve() takes for these limits, logits included, so that memory can be
+    // planned before it is taken. NULL: the planner reckons with the logits alone.
+    uint64_t (*scratch_bytes)(const struct backend *be, const struct backend_limits *limits);
 };
 
 // What every backend's struct begins with.

@@ -31,6 +31,7 @@ static const struct column COLUMNS[] = {
     COLUMN(TEXT, problem),        COLUMN(TEXT, model_type),    COLUMN(TEXT, architecture),
     COLUMN(TEXT, license),        COLUMN(U64, n_params),       COLUMN(U64, weight_bytes),
     COLUMN(U64, sidecar_bytes),   COLUMN(U64, expert_bytes),   COLUMN(TEXT, quant_mode),
+    COLUMN(U64, lookup_bytes),
     COLUMN(U32, quant_bits),      COLUMN(U32, quant_group),    COLUMN(BOOL, is_quant_mixed),
     COLUMN(BOOL, has_vision),     COLUMN(BOOL, has_audio),     COLUMN(BOOL, has_tools),
     COLUMN(BOOL, has_kv_config),  COLUMN(BOOL, is_embedding),  COLUMN(BOOL, is_drafter),

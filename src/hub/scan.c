@@ -147,8 +147,15 @@ static bool is_expert(struct str name) {
     return str_find(name, STR(".experts."), 0) != SIZE_MAX || str_find(name, STR(".switch_mlp."), 0) != SIZE_MAX;
 }
 
+// Tied embeddings are the head too: every row of them is read.
+static bool is_lookup(struct str name, bool has_head) {
+    return str_find(name, STR("embed_tokens_per_layer"), 0) != SIZE_MAX ||
+           (has_head && str_find(name, STR("embed_tokens."), 0) != SIZE_MAX);
+}
+
 static void scan_weights(struct hub_model *model, const struct weights *weights,
                          const struct model_config *config) {
+    bool has_head = weights_find(weights, "lm_head.weight") || weights_find(weights, "language_model.lm_head.weight");
     for (size_t i = 0; i < weights_n_tensors(weights); i++) {
         const struct tensor *tensor = weights_tensor(weights, i);
         model->n_params += count_params(weights, tensor, config, model);
@@ -159,6 +166,8 @@ static void scan_weights(struct hub_model *model, const struct weights *weights,
         model->weight_bytes += tensor->data.n;
         if (is_expert(tensor->name))
             model->expert_bytes += tensor->data.n;
+        if (is_lookup(tensor->name, has_head))
+            model->lookup_bytes += tensor->data.n;
     }
 }
 

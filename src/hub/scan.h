@@ -17,6 +17,7 @@ struct hub_model {
     uint64_t weight_bytes;  // of the language model
     uint64_t sidecar_bytes; // vision and audio towers, in the same file or beside it
     uint64_t expert_bytes;  // the part of weight_bytes that a token uses only a share of
+    uint64_t lookup_bytes;  // likewise, tables of which a token takes one row (untied embeddings)
     const char *quant_mode; // "affine", "mxfp4" ...; "" = none
     uint32_t quant_bits, quant_group;
     bool is_quant_mixed; // some layers have other bits

@@ -182,15 +182,8 @@ void model_memory(const struct model *model, struct model_memory *out) {
         out->state_slot_bytes += model->state_floats[i] * sizeof(float);
 }
 
-uint64_t model_workspace_bytes(const struct model *model, const struct model_limits *limits) {
-    return model->family->workspace_bytes(model, limits) +
-           model_mat_bytes(model, limits->n_logits, model->config->d_model) +
-           (uint64_t)limits->n_logits * model->config->n_vocab * sizeof(float);
-}
-
-bool model_prepare(struct model *model, const struct model_limits *limits, struct err *err) {
-    const struct backend_ops *ops = model->be->ops;
-    struct backend_limits for_backend = {
+static struct backend_limits limits_for_backend(const struct model *model, const struct model_limits *limits) {
+    return (struct backend_limits){
         .n_tokens = limits->n_tokens,
         .n_rows = limits->n_rows,
         .n_logits = limits->n_logits,
@@ -203,6 +196,20 @@ bool model_prepare(struct model *model, const struct model_limits *limits, struc
         .n_experts_used = model->n_experts_used,
         .d_expert = model->d_expert,
     };
+}
+
+uint64_t model_workspace_bytes(const struct model *model, const struct model_limits *limits) {
+    struct backend_limits for_backend = limits_for_backend(model, limits);
+    uint64_t scratch = model->be->ops->scratch_bytes
+                           ? model->be->ops->scratch_bytes(model->be, &for_backend)
+                           : (uint64_t)limits->n_logits * model->config->n_vocab * sizeof(float);
+    return model->family->workspace_bytes(model, limits) +
+           model_mat_bytes(model, limits->n_logits, model->config->d_model) + scratch;
+}
+
+bool model_prepare(struct model *model, const struct model_limits *limits, struct err *err) {
+    const struct backend_ops *ops = model->be->ops;
+    struct backend_limits for_backend = limits_for_backend(model, limits);
     if (!ops->reserve(model->be, &for_backend, err))
         return false;
     if (model->n_kv_layers) {

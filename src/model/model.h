@@ -46,7 +46,7 @@ struct model_limits {
     uint32_t n_pages[KV_GROUPS_MAX];     // of each group's pool
     uint32_t n_state_slots;
 };
-// Bytes of scratch that model_prepare() takes for these limits (activations, logits).
+// Bytes of scratch that model_prepare() takes for these limits: activations, logits, the backend's own.
 uint64_t model_workspace_bytes(const struct model *model, const struct model_limits *limits);
 // Allocate KV pools, state slots and scratch. Once. ERR_NOMEM.
 bool model_prepare(struct model *model, const struct model_limits *limits, struct err *err);

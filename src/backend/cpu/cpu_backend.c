@@ -161,21 +161,37 @@ static void describe(const struct backend *be, char *out, size_t n) {
              cpu_level_name(cb->level));
 }
 
-static bool reserve(struct backend *be, const struct backend_limits *limits, struct err *err) {
-    struct cpu_backend *cb = cpu_backend(be);
+// What each operation needs at once; they take turns in the same memory.
+static struct cpu_scratch_bytes scratch_of(const struct cpu_backend *cb, const struct backend_limits *limits) {
     struct cpu_scratch_bytes parts[] = {
         cpu_linear_scratch(cb, limits),
         cpu_attention_scratch(cb, limits),
         cpu_route_scratch(cb, limits),
         cpu_index_scratch(cb, limits),
     };
+    struct cpu_scratch_bytes most = {0};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        most.thread = max_size(most.thread, parts[i].thread);
+        most.shared = max_size(most.shared, parts[i].shared);
+    }
+    return most;
+}
+
+static uint64_t scratch_bytes(const struct backend *be, const struct backend_limits *limits) {
+    const struct cpu_backend *cb = (const struct cpu_backend *)be;
+    struct cpu_scratch_bytes scratch = scratch_of(cb, limits);
+    return (uint64_t)scratch.thread * cb->n_threads + scratch.shared +
+           (uint64_t)limits->n_logits * sizeof(float) * limits->n_vocab +
+           (uint64_t)cpu_rope_cache_bytes(limits);
+}
+
+static bool reserve(struct backend *be, const struct backend_limits *limits, struct err *err) {
+    struct cpu_backend *cb = cpu_backend(be);
     free_scratch(cb);
     cb->limits = *limits;
-    cb->thread_scratch_bytes = cb->shared_scratch_bytes = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        cb->thread_scratch_bytes = max_size(cb->thread_scratch_bytes, parts[i].thread);
-        cb->shared_scratch_bytes = max_size(cb->shared_scratch_bytes, parts[i].shared);
-    }
+    struct cpu_scratch_bytes scratch = scratch_of(cb, limits);
+    cb->thread_scratch_bytes = scratch.thread;
+    cb->shared_scratch_bytes = scratch.shared;
     size_t logits_bytes;
     bool ok = mul_size((size_t)limits->n_logits * sizeof(float), limits->n_vocab, &logits_bytes);
     for (uint32_t i = 0; ok && i < cb->n_threads; i++)
@@ -214,6 +230,7 @@ const struct backend_ops cpu_backend_ops = {
     .describe = describe,
     .memory = memory,
     .reserve = reserve,
+    .scratch_bytes = scratch_bytes,
     .alloc = backend_alloc,
     .free = backend_free,
     .upload = copy_in,

@@ -7,10 +7,16 @@
 #include "base/checked.h"
 
 // ---- Rope angles --------------------------------------------------------------------------------
-bool cpu_rope_cache_reserve(struct rope_cache *cache, const struct backend_limits *limits) {
+size_t cpu_rope_cache_bytes(const struct backend_limits *limits) {
     // n_dims / 2 cosines and as many sines a token, n_dims <= head_dim.
     size_t n;
-    if (!mul_size((size_t)limits->n_tokens * sizeof(float) * ROPE_CACHE_TABLES, limits->head_dim, &n))
+    return mul_size((size_t)limits->n_tokens * sizeof(float) * ROPE_CACHE_TABLES, limits->head_dim, &n) ? n
+                                                                                                       : SIZE_MAX;
+}
+
+bool cpu_rope_cache_reserve(struct rope_cache *cache, const struct backend_limits *limits) {
+    size_t n = cpu_rope_cache_bytes(limits);
+    if (n == SIZE_MAX)
         return false;
     cache->memory = cpu_alloc(n);
     for (uint32_t i = 0; cache->memory && i < ROPE_CACHE_TABLES; i++) {
