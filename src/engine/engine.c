@@ -29,7 +29,9 @@ struct gen_ticket {
     uint32_t n_in_cache; // tokens whose KV is in the pages
     struct str *stops;   // [n_stops]
     uint32_t n_stops;
-    struct arena arena; // owns stops
+    token_id *shown; // [n_shown] special tokens that appear in the text; n_shown 0: all or none
+    uint32_t n_shown;
+    struct arena arena; // owns stops and shown
     bool ignore_eos;
     struct sampler *sampler;
     struct detokenizer *detok; // NULL without a tokenizer
@@ -136,6 +138,12 @@ static struct gen_ticket *ticket_create(const struct engine *engine, const struc
     if (!t->tokens || !t->stops)
         goto nomem;
     memcpy(t->tokens, r->prompt, r->n_prompt * sizeof *t->tokens);
+    t->n_shown = r->n_shown;
+    t->shown = arena_array(&t->arena, token_id, r->n_shown);
+    if (!t->shown)
+        goto nomem;
+    if (r->n_shown)
+        memcpy(t->shown, r->shown, r->n_shown * sizeof *t->shown);
     for (; t->n_stops < r->n_stops; t->n_stops++)
         if (!arena_copy(&t->arena, r->stops[t->n_stops], &t->stops[t->n_stops]))
             goto nomem;
@@ -143,7 +151,7 @@ static struct gen_ticket *ticket_create(const struct engine *engine, const struc
     if (!t->sampler)
         goto failed;
     if (engine->tokenizer) {
-        t->detok = detokenizer_create(engine->tokenizer, !r->show_special, err);
+        t->detok = detokenizer_create(engine->tokenizer, !r->show_special && r->n_shown == 0, err);
         if (!t->detok)
             goto failed;
     }
@@ -375,11 +383,22 @@ static bool is_eos(const struct engine *engine, token_id id) {
     return engine->tokenizer && id == tokenizer_eos(engine->tokenizer);
 }
 
+// Does this token appear in the text?
+static bool is_shown(const struct engine *engine, const struct gen_ticket *t, token_id id) {
+    if (t->n_shown == 0 || !tokenizer_is_special(engine->tokenizer, id))
+        return true;
+    for (uint32_t i = 0; i < t->n_shown; i++)
+        if (t->shown[i] == id)
+            return true;
+    return false;
+}
+
 // Deliver a sampled token; true if the request is over (and gone).
 static bool deliver(struct engine *engine, struct gen_ticket *t, const struct sampled *token) {
     bool eos = !t->ignore_eos && is_eos(engine, token->id);
     t->usage.n_generated++;
-    if (t->detok && !eos && !detokenizer_push(t->detok, token->id, &t->pending))
+    if (t->detok && !eos && is_shown(engine, t, token->id) &&
+        !detokenizer_push(t->detok, token->id, &t->pending))
         t->pending.failed = true;
     t->tokens[t->n_tokens++] = token->id;
     bool over = eos || t->n_tokens == t->n_tokens_max;

@@ -65,6 +65,8 @@ struct gen_request {
     uint32_t n_stops;
     bool ignore_eos;
     bool show_special; // special tokens appear in the text
+    const token_id *shown; // [n_shown], copied: special tokens that appear in the text though others do not
+    uint32_t n_shown;
     gen_event_fn *on_event;
     void *user;
 };

@@ -3,16 +3,21 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+
 struct gen_job {
     struct server *server;
-    const struct gen_job_surface *surface;
+    bool want_tokens;
     // Event thread only.
-    void *state; // NULL once the client is gone
+    gen_delta_fn *fn; // NULL once abandoned
+    void *user;
     struct gen_ticket *ticket;
+    bool held;
 
     pthread_mutex_t lock; // guards the fields below
     bool posted;          // a take() is on its way to the event thread
     struct strbuf text;
+    struct sampled *tokens;
+    size_t n_tokens, n_tokens_max;
     bool done;
     enum finish_reason finish;
     struct gen_usage usage;
@@ -24,6 +29,7 @@ static void job_free(struct gen_job *job) {
     gen_ticket_release(job->ticket);
     strbuf_deinit(&job->text);
     strbuf_deinit(&job->stop_text);
+    free(job->tokens);
     pthread_mutex_destroy(&job->lock);
     free(job);
 }
@@ -32,36 +38,55 @@ static void job_free(struct gen_job *job) {
 static void take(void *user) {
     struct gen_job *job = user;
     pthread_mutex_lock(&job->lock);
-    struct strbuf text = job->text;
-    job->text = (struct strbuf){0};
     job->posted = false;
-    bool done = job->done;
-    pthread_mutex_unlock(&job->lock);
-    if (job->state && text.n)
-        job->surface->delta(job->state, strbuf_str(&text));
-    if (done) { // nobody else touches the job any more
-        if (job->state)
-            job->surface->done(job->state, job->finish, strbuf_str(&job->stop_text), &job->usage,
-                               job->finish == FINISH_ERROR ? &job->err : NULL);
-        job_free(job);
+    if (job->held && job->fn) {
+        pthread_mutex_unlock(&job->lock);
+        return;
     }
+    struct strbuf text = job->text;
+    struct sampled *tokens = job->tokens;
+    struct gen_delta delta = {.tokens = tokens, .n_tokens = job->n_tokens, .done = job->done};
+    job->text = (struct strbuf){0};
+    job->tokens = NULL;
+    job->n_tokens = job->n_tokens_max = 0;
+    pthread_mutex_unlock(&job->lock);
+    delta.text = strbuf_str(&text);
+    if (delta.done) { // nobody else touches the job any more
+        if (text.failed) {
+            job->finish = FINISH_ERROR;
+            err_set(&job->err, ERR_NOMEM, "out of memory for the answer");
+        }
+        delta.finish = job->finish;
+        delta.usage = job->usage;
+        delta.stop_text = strbuf_str(&job->stop_text);
+        delta.err = job->finish == FINISH_ERROR ? &job->err : NULL;
+    }
+    if (job->fn && (delta.text.n || delta.n_tokens || delta.done))
+        job->fn(job->user, &delta);
+    if (delta.done)
+        job_free(job);
     strbuf_deinit(&text);
+    free(tokens);
 }
 
-// On the engine thread.
-static void on_event(const struct gen_event *event, void *user) {
-    struct gen_job *job = user;
-    pthread_mutex_lock(&job->lock);
-    strbuf_append(&job->text, event->text);
-    if (event->kind == GEN_DONE) {
-        job->done = true;
-        job->finish = event->finish;
-        job->usage = *event->usage;
-        if (event->err)
-            job->err = *event->err;
-        strbuf_append(&job->stop_text, event->stop_text);
+static void keep_token(struct gen_job *job, const struct sampled *token) {
+    if (job->n_tokens == job->n_tokens_max) {
+        size_t n = job->n_tokens_max ? job->n_tokens_max * 2 : 16;
+        struct sampled *grown = realloc(job->tokens, n * sizeof *grown);
+        if (!grown) {
+            job->text.failed = true;
+            return;
+        }
+        job->tokens = grown;
+        job->n_tokens_max = n;
     }
-    // A token without text (a held-back character) is no news.
+    job->tokens[job->n_tokens++] = *token;
+}
+
+// Any thread: send a take() if there is something for it. A token without text (a held-back character) is
+// no news.
+static void post_news(struct gen_job *job) {
+    pthread_mutex_lock(&job->lock);
     bool post = !job->posted && (job->done || job->text.n);
     job->posted |= post;
     pthread_mutex_unlock(&job->lock);
@@ -72,28 +97,55 @@ static void on_event(const struct gen_event *event, void *user) {
     }
 }
 
-static void on_gone(void *user) {
+// On the engine thread.
+static void on_event(const struct gen_event *event, void *user) {
     struct gen_job *job = user;
-    void *state = job->state;
-    job->state = NULL;
-    gen_ticket_cancel(job->ticket);
-    job->surface->gone(state);
+    pthread_mutex_lock(&job->lock);
+    strbuf_append(&job->text, event->text);
+    if (event->kind == GEN_TOKEN && job->want_tokens)
+        keep_token(job, &event->token);
+    if (event->kind == GEN_DONE) {
+        job->done = true;
+        job->finish = event->finish;
+        job->usage = *event->usage;
+        if (event->err)
+            job->err = *event->err;
+        strbuf_append(&job->stop_text, event->stop_text);
+    }
+    pthread_mutex_unlock(&job->lock);
+    post_news(job);
 }
 
-bool gen_job_start(struct server *server, struct http_exchange *exchange, struct gen_request *request,
-                   const struct gen_job_surface *surface, void *state, struct err *err) {
+void gen_job_abandon(struct gen_job *job) {
+    job->fn = NULL;
+    gen_ticket_cancel(job->ticket);
+    gen_job_hold(job, false); // what ended while it was held is freed now
+}
+
+void gen_job_hold(struct gen_job *job, bool hold) {
+    if (job->held == hold)
+        return;
+    job->held = hold;
+    if (!hold)
+        post_news(job);
+}
+
+struct gen_job *gen_job_start(struct server *server, struct gen_request *request, gen_delta_fn *fn,
+                              void *user, struct err *err) {
     struct gen_job *job = calloc(1, sizeof *job);
-    if (!job)
-        return err_set(err, ERR_NOMEM, "out of memory for a request");
-    *job = (struct gen_job){.server = server, .surface = surface, .state = state};
+    if (!job) {
+        err_set(err, ERR_NOMEM, "out of memory for a request");
+        return NULL;
+    }
+    *job = (struct gen_job){.server = server, .fn = fn, .user = user,
+                            .want_tokens = request->sampling.want_logprob};
     pthread_mutex_init(&job->lock, NULL);
     request->on_event = on_event;
     request->user = job;
     job->ticket = engine_submit(server->engine, request, err);
     if (!job->ticket) {
         job_free(job);
-        return false;
+        return NULL;
     }
-    http_on_gone(exchange, on_gone, job);
-    return true;
+    return job;
 }

@@ -1,24 +1,31 @@
-// server/gen_job.h - one generation on behalf of one exchange: from the engine thread to the event thread.
-// Tokens collect under a lock until the event thread takes them, all at once, in one turn of its loop; a
-// client that goes away cancels the generation, whose row leaves at the next step.
+// server/gen_job.h - one generation: from the engine thread to the event thread.
+// Text and tokens collect under a lock until the event thread takes them, all at once, in one turn of its
+// loop.
 #ifndef LOAM_SERVER_GEN_JOB_H
 #define LOAM_SERVER_GEN_JOB_H
 #include "server/server.h"
 
 struct gen_job;
 
-// What a surface does with the text; both run on the event thread. After done() the job is gone, and so
-// must be the surface's state.
-struct gen_job_surface {
-    void (*delta)(void *state, struct str text);
-    void (*done)(void *state, enum finish_reason finish, struct str stop_text,
-                 const struct gen_usage *usage, const struct err *err);
-    // The client went away: free the state. Neither of the others is called after it.
-    void (*gone)(void *state);
+// What has come since the last time, and how it ended if it did. `tokens` only when logprobs were wanted.
+struct gen_delta {
+    struct str text;
+    const struct sampled *tokens;
+    size_t n_tokens;
+    bool done; // the fields below are set, and the job is gone after the call
+    enum finish_reason finish;
+    struct str stop_text; // FINISH_STOP_TEXT: which
+    struct gen_usage usage;
+    const struct err *err; // FINISH_ERROR
 };
+// Runs on the event thread.
+typedef void gen_delta_fn(void *user, const struct gen_delta *delta);
 
-// Submit; on failure the caller still owns exchange and state. On success the surface answers the exchange in
-// done(), and before that may stream.
-bool gen_job_start(struct server *server, struct http_exchange *exchange, struct gen_request *request,
-                   const struct gen_job_surface *surface, void *state, struct err *err);
+// Submit; NULL as engine_submit().
+struct gen_job *gen_job_start(struct server *server, struct gen_request *request, gen_delta_fn *fn,
+                              void *user, struct err *err);
+// Event thread, before `done`: the generation is wanted no more; nothing is called again.
+void gen_job_abandon(struct gen_job *job);
+// Event thread: a job that is held hands nothing over, its text collects; letting go hands over.
+void gen_job_hold(struct gen_job *job, bool hold);
 #endif

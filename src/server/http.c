@@ -66,6 +66,12 @@ struct http_exchange {
     struct event *gone_event; // the peer closed its side
     http_post_fn *gone_fn;
     void *gone_user;
+    http_post_fn *drained_fn;
+    void *drained_user;
+    struct event *quiet_event; // nothing was written for quiet_interval
+    struct timeval quiet_interval;
+    http_post_fn *quiet_fn;
+    void *quiet_user;
     bool streaming;
     struct str path, method, body;
     char *last_part; // decoded, owned
@@ -148,6 +154,8 @@ bool http_every(struct http_server *server, uint32_t interval_ms, http_post_fn *
 static void exchange_free(struct http_exchange *x) {
     if (x->gone_event)
         event_free(x->gone_event);
+    if (x->quiet_event)
+        event_free(x->quiet_event);
     struct evhttp_connection *connection = evhttp_request_get_connection(x->request);
     if (connection)
         evhttp_connection_set_closecb(connection, NULL, NULL);
@@ -191,6 +199,30 @@ void http_on_gone(struct http_exchange *x, http_post_fn *fn, void *user) {
     x->gone_event = event_new(x->server->base, fd, EV_CLOSED, on_peer_closed, x);
     if (x->gone_event)
         event_add(x->gone_event, NULL);
+}
+
+void http_on_drained(struct http_exchange *x, http_post_fn *fn, void *user) {
+    x->drained_fn = fn;
+    x->drained_user = user;
+}
+
+static void on_quiet(evutil_socket_t fd, short what, void *user) {
+    (void)fd;
+    (void)what;
+    struct http_exchange *x = user;
+    event_add(x->quiet_event, &x->quiet_interval);
+    if (http_stream_backlog(x) == 0) // a reader that takes nothing needs no sign of life
+        x->quiet_fn(x->quiet_user);
+}
+
+void http_on_quiet(struct http_exchange *x, uint32_t interval_ms, http_post_fn *fn, void *user) {
+    x->quiet_fn = fn;
+    x->quiet_user = user;
+    x->quiet_interval = (struct timeval){interval_ms / 1000, (interval_ms % 1000) * 1000};
+    if (!x->quiet_event)
+        x->quiet_event = evtimer_new(x->server->base, on_quiet, x);
+    if (x->quiet_event)
+        event_add(x->quiet_event, &x->quiet_interval);
 }
 
 struct str http_path(const struct http_exchange *x) { return x->path; }
@@ -272,12 +304,30 @@ void http_fail_err(struct http_exchange *x, const struct err *err) {
               status == 429 ? "queue_full" : NULL, NULL, "%s", err->message);
 }
 
+void http_reply_built(struct http_exchange *x, struct strbuf *json) {
+    struct err err = {0};
+    if (json->failed) {
+        err_set(&err, ERR_NOMEM, "out of memory for the answer");
+        http_fail_err(x, &err);
+    } else {
+        http_reply_json(x, 200, strbuf_str(json));
+    }
+    strbuf_deinit(json);
+}
+
 void http_stream_begin(struct http_exchange *x, int status, const char *content_type) {
     http_add_header(x, "Content-Type", content_type);
     http_add_header(x, "Cache-Control", "no-cache");
     http_add_header(x, "X-Request-Id", x->request_id);
     x->streaming = true;
     evhttp_send_reply_start(x->request, status, NULL);
+}
+
+static void on_written(struct evhttp_connection *connection, void *user) {
+    (void)connection;
+    struct http_exchange *x = user;
+    if (x->drained_fn)
+        x->drained_fn(x->drained_user);
 }
 
 void http_stream_write(struct http_exchange *x, struct str data) {
@@ -287,7 +337,9 @@ void http_stream_write(struct http_exchange *x, struct str data) {
     if (!chunk)
         return;
     evbuffer_add(chunk, data.data, data.n);
-    evhttp_send_reply_chunk(x->request, chunk);
+    evhttp_send_reply_chunk_with_cb(x->request, chunk, on_written, x);
+    if (x->quiet_event)
+        event_add(x->quiet_event, &x->quiet_interval);
     evbuffer_free(chunk);
 }
 

@@ -62,6 +62,8 @@ void http_reply(struct http_exchange *exchange, int status, const char *content_
 static inline void http_reply_json(struct http_exchange *exchange, int status, struct str body) {
     http_reply(exchange, status, "application/json", body);
 }
+// The JSON that was built, which it frees; 503 if building it ran out of memory.
+void http_reply_built(struct http_exchange *exchange, struct strbuf *json);
 // An error in the route's shape. type, code and param may be NULL; type then follows from the status.
 void http_fail(struct http_exchange *exchange, int status, const char *type, const char *code,
                const char *param, const char *format, ...) __attribute__((format(printf, 6, 7)));
@@ -73,6 +75,10 @@ void http_stream_write(struct http_exchange *exchange, struct str data);
 void http_stream_end(struct http_exchange *exchange);
 // Bytes written and not yet taken by the client's socket: what a slow reader costs.
 size_t http_stream_backlog(const struct http_exchange *exchange);
+// fn(user) whenever all that was streamed has been taken.
+void http_on_drained(struct http_exchange *exchange, http_post_fn *fn, void *user);
+// fn(user) whenever nothing was streamed for that long: a sign of life is due.
+void http_on_quiet(struct http_exchange *exchange, uint32_t interval_ms, http_post_fn *fn, void *user);
 
 // The client went away before the whole answer: fn(user) once, then the exchange is gone and must not
 // be touched again. Set before returning from the handler if the answer comes later.

@@ -11,7 +11,7 @@
 void request_refuse(struct http_exchange *exchange, const struct request_error *error) {
     int status = err_http_status(error->err.code);
     if (status == 400)
-        http_fail(exchange, status, NULL, NULL, error->param, "%s", error->err.message);
+        http_fail(exchange, status, NULL, error->code, error->param, "%s", error->err.message);
     else
         http_fail_err(exchange, &error->err);
 }
@@ -28,65 +28,66 @@ json_t *request_body(const struct http_exchange *exchange, struct request_error 
     return body;
 }
 
-static bool wrong(struct request_error *error, const char *param, const char *expected) {
+bool request_wrong(struct request_error *error, const char *param, const char *expected) {
     error->param = param;
     return err_set(&error->err, ERR_INVALID, "'%s' must be %s", param, expected);
 }
 
 // A member that is there and not null.
-static const json_t *given(const json_t *body, const char *name) {
+const json_t *request_given(const json_t *body, const char *name) {
     const json_t *value = json_object_get(body, name);
     return json_is_null(value) ? NULL : value;
 }
 
-static bool real_field(const json_t *body, const char *name, double min, double max, double *out,
+bool request_real(const json_t *body, const char *name, double min, double max, double *out,
                        struct request_error *error) {
-    const json_t *value = given(body, name);
+    const json_t *value = request_given(body, name);
     if (!value)
         return true;
     char expected[64];
     snprintf(expected, sizeof expected, "a number from %g to %g", min, max);
     double v = json_number_value(value);
     if (!json_is_number(value) || v < min || v > max)
-        return wrong(error, name, expected);
+        return request_wrong(error, name, expected);
     *out = v;
     return true;
 }
 
-static bool int_field(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out,
+bool request_int(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out,
                       struct request_error *error) {
-    const json_t *value = given(body, name);
+    const json_t *value = request_given(body, name);
     if (!value)
         return true;
     char expected[96];
     snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)min, (long long)max);
     int64_t v = json_integer_value(value);
     if (!json_is_integer(value) || v < min || v > max)
-        return wrong(error, name, expected);
+        return request_wrong(error, name, expected);
     *out = v;
     return true;
 }
 
-static bool bool_field(const json_t *body, const char *name, bool *out, struct request_error *error) {
-    const json_t *value = given(body, name);
+bool request_bool(const json_t *body, const char *name, bool *out, struct request_error *error) {
+    const json_t *value = request_given(body, name);
     if (value && !json_is_boolean(value))
-        return wrong(error, name, "true or false");
+        return request_wrong(error, name, "true or false");
     if (value)
         *out = json_is_true(value);
     return true;
 }
 
-static bool stop_field(const json_t *body, struct generation_fields *out, struct request_error *error) {
-    const json_t *stop = given(body, "stop");
+bool request_stops(const json_t *body, const char *name, struct generation_fields *out,
+                   struct request_error *error) {
+    const json_t *stop = request_given(body, name);
     if (!stop)
         return true;
     size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
     if (n > REQUEST_STOPS_MAX)
-        return wrong(error, "stop", "a string or an array of at most 16 strings");
+        return request_wrong(error, name, "a string or an array of at most 16 strings");
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(stop) ? json_array_get(stop, i) : stop;
         if (!json_is_string(one))
-            return wrong(error, "stop", "a string or an array of at most 16 strings");
+            return request_wrong(error, name, "a string or an array of at most 16 strings");
         if (json_string_length(one)) // an empty one would stop everything: ignored, as elsewhere
             out->stops[out->n_stops++] = json_str(one);
     }
@@ -94,11 +95,11 @@ static bool stop_field(const json_t *body, struct generation_fields *out, struct
 }
 
 static bool bias_field(const json_t *body, struct generation_fields *out, struct request_error *error) {
-    const json_t *object = given(body, "logit_bias");
+    const json_t *object = request_given(body, "logit_bias");
     if (!object)
         return true;
     if (!json_is_object(object))
-        return wrong(error, "logit_bias", "an object of token ids and numbers");
+        return request_wrong(error, "logit_bias", "an object of token ids and numbers");
     out->bias = calloc(json_object_size(object) + 1, sizeof *out->bias);
     if (!out->bias)
         return err_set(&error->err, ERR_NOMEM, "out of memory for logit_bias");
@@ -109,7 +110,7 @@ static bool bias_field(const json_t *body, struct generation_fields *out, struct
         long id = strtol(key, &end, 10);
         double bias = json_number_value(value);
         if (!*key || *end || id < 0 || id > INT32_MAX || !json_is_number(value) || bias < -100 || bias > 100)
-            return wrong(error, "logit_bias", "an object of token ids and numbers from -100 to 100");
+            return request_wrong(error, "logit_bias", "an object of token ids and numbers from -100 to 100");
         out->bias[out->sampling.n_bias++] = (struct logit_bias){(int32_t)id, (float)bias};
     }
     out->sampling.bias = out->bias;
@@ -144,28 +145,39 @@ bool request_fields(const struct server *server, const json_t *body, struct gene
     double min_p = o->min_p >= 0 ? o->min_p : model->min_p >= 0 ? (double)model->min_p : 0;
     int64_t top_k = o->top_k >= 0 ? o->top_k : model->top_k >= 0 ? model->top_k : 0;
     int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : 0, seed = 0;
-    if (!real_field(body, "temperature", 0, 5, &temperature, error) ||
-        !real_field(body, "top_p", 0, 1, &top_p, error) ||
-        !real_field(body, "min_p", 0, 1, &min_p, error) ||
-        !int_field(body, "top_k", -1, 1000000, &top_k, error) ||
-        !int_field(body, "seed", INT64_MIN, INT64_MAX, &seed, error) ||
-        !int_field(body, "max_tokens", 1, INT32_MAX, &max_tokens, error) ||
-        !int_field(body, "max_completion_tokens", 1, INT32_MAX, &max_tokens, error) ||
-        !bool_field(body, "stream", &out->stream, error) ||
-        !bool_field(body, "ignore_eos", &out->ignore_eos, error) || !stop_field(body, out, error) ||
-        !bias_field(body, out, error))
+    if (!request_real(body, "temperature", 0, 5, &temperature, error) ||
+        !request_real(body, "top_p", 0, 1, &top_p, error) ||
+        !request_real(body, "min_p", 0, 1, &min_p, error) ||
+        !request_int(body, "top_k", -1, 1000000, &top_k, error) ||
+        !request_int(body, "seed", INT64_MIN, INT64_MAX, &seed, error) ||
+        !request_int(body, "max_tokens", 1, INT32_MAX, &max_tokens, error) ||
+        !request_bool(body, "stream", &out->stream, error) ||
+        !request_bool(body, "ignore_eos", &out->ignore_eos, error))
         return false;
-    const json_t *stream_options = given(body, "stream_options");
-    if (stream_options && !json_is_object(stream_options))
-        return wrong(error, "stream_options", "an object");
-    if (stream_options && !bool_field(stream_options, "include_usage", &out->include_usage, error))
-        return false;
+    out->n = 1;
     out->sampling.temperature = (float)temperature;
     out->sampling.top_p = (float)top_p;
     out->sampling.min_p = (float)min_p;
     out->sampling.top_k = (int32_t)top_k;
-    out->sampling.seed = given(body, "seed") ? (uint64_t)seed : request_fresh_seed();
+    out->sampling.seed = request_given(body, "seed") ? (uint64_t)seed : request_fresh_seed();
     out->max_tokens = (uint32_t)max_tokens;
+    return true;
+}
+
+bool request_completion_fields(const json_t *body, struct generation_fields *out,
+                               struct request_error *error) {
+    int64_t max_tokens = out->max_tokens, n = 1;
+    const json_t *stream_options = request_given(body, "stream_options");
+    if (stream_options && !json_is_object(stream_options))
+        return request_wrong(error, "stream_options", "an object");
+    if (!request_int(body, "max_completion_tokens", 1, INT32_MAX, &max_tokens, error) ||
+        !request_int(body, "n", 1, REQUEST_CHOICES_MAX, &n, error) ||
+        !request_stops(body, "stop", out, error) || !bias_field(body, out, error) ||
+        (stream_options &&
+         !request_bool(stream_options, "include_usage", &out->include_usage, error)))
+        return false;
+    out->max_tokens = (uint32_t)max_tokens;
+    out->n = (uint32_t)n;
     return true;
 }
 

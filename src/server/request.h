@@ -5,32 +5,49 @@
 #include "base/json.h"
 #include "server/server.h"
 
-// A refused request: err says why, param names the field (static text) or is NULL.
+// A refused request: err says why, param names the field and code the case (both static text) or are NULL.
 struct request_error {
     struct err err;
-    const char *param;
+    const char *param, *code;
 };
 // Answer the exchange with it.
 void request_refuse(struct http_exchange *exchange, const struct request_error *error);
 
-enum { REQUEST_STOPS_MAX = 16 };
+// "'<param>' must be <expected>", ERR_INVALID. Returns false.
+bool request_wrong(struct request_error *error, const char *param, const char *expected);
+// Members of `body`; absent or null leaves *out alone. `name` is static text.
+const json_t *request_given(const json_t *body, const char *name); // NULL when absent or null
+bool request_real(const json_t *body, const char *name, double min, double max, double *out,
+                  struct request_error *error);
+bool request_int(const json_t *body, const char *name, int64_t min, int64_t max, int64_t *out,
+                 struct request_error *error);
+bool request_bool(const json_t *body, const char *name, bool *out, struct request_error *error);
+
+enum { REQUEST_STOPS_MAX = 16, REQUEST_CHOICES_MAX = 128 };
 
 struct generation_fields {
     struct sampler_params sampling;
     uint32_t max_tokens; // 0 = until the context is full
     struct str stops[REQUEST_STOPS_MAX]; // borrowed from the body
     uint32_t n_stops;
+    uint32_t n; // choices
     bool stream, include_usage, ignore_eos;
     struct logit_bias *bias; // owned: request_fields_deinit
 };
 
 // The body as a JSON object for json_decref; NULL with *error set.
 json_t *request_body(const struct http_exchange *exchange, struct request_error *error);
-// Fields of chat and text completions: temperature, top_p, top_k, min_p, seed, stop, max_tokens,
-// max_completion_tokens, stream, stream_options, logit_bias, ignore_eos. Unknown fields are ignored; a wrong
-// type or range is an error.
+// Read what every generating surface has: temperature, top_p, top_k, min_p, seed, max_tokens, stream,
+// ignore_eos; where the request does not say, the operator's value, else the model's, else loam's. Unknown
+// fields are ignored; a wrong type or range is an error.
 bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
                     struct request_error *error);
+// And what chat and text completions have besides: stop, max_completion_tokens, stream_options, logit_bias, n.
+bool request_completion_fields(const json_t *body, struct generation_fields *out,
+                               struct request_error *error);
+// A string or an array of strings that end the text.
+bool request_stops(const json_t *body, const char *name, struct generation_fields *out,
+                   struct request_error *error);
 void request_fields_deinit(struct generation_fields *fields);
 // A seed for requests without one: different each time.
 uint64_t request_fresh_seed(void);

@@ -64,6 +64,7 @@ struct server *server_create(const struct server_options *options, struct err *e
 void server_attach(struct server *server, const struct bundle *bundle, struct engine *engine) {
     server->bundle = bundle;
     server->engine = engine;
+    server->format = output_format_of(chat_template_source(bundle->chat));
 }
 
 static void stop_when_drained(void *user) {

@@ -5,6 +5,8 @@
 #include "engine/bundle.h"
 #include "engine/engine.h"
 #include "server/http.h"
+#include "server/metrics.h"
+#include "server/output_format.h"
 
 enum { SERVER_BODY_BYTES_MAX = 64 << 20 };
 
@@ -25,7 +27,9 @@ struct server {
     struct server_options options;
     const struct bundle *bundle;
     struct engine *engine;
+    const struct output_format *format; // of the model's answers
     struct http_server *http;
+    struct metrics metrics;
     uint64_t started_unix; // seconds
     bool stopping;
     uint64_t stop_deadline_ns;

@@ -51,7 +51,7 @@ test('a stream gives the same text as the answer in one piece', async () => {
   assert.deepEqual(got.usage, whole.usage);
   assert.deepEqual(got.roles, ['assistant']);
   assert.equal(got.finish, 'length');
-  assert.ok(got.n > 10, 'tokens come one by one');
+  assert.ok(got.n > 4, 'the text comes in pieces');
 });
 
 test('usage is only streamed when asked for', async () => {
@@ -83,6 +83,68 @@ test('the same seed gives the same text, whatever runs beside it', async () => {
   assert.equal(together[0].choices[0].message.content, alone);
   assert.equal(together[2].choices[0].message.content, alone);
   assert.notEqual(together[1].choices[0].message.content, alone);
+});
+
+test('logprobs: every token, in one piece as in a stream', async () => {
+  const ask = { logprobs: true, top_logprobs: 3, temperature: 0, max_tokens: 12 };
+  const whole = await chat(ask);
+  const items = whole.choices[0].logprobs.content;
+  assert.equal(items.length, whole.usage.completion_tokens);
+  assert.equal(items.map((item) => item.token).join(''), whole.choices[0].message.content);
+  for (const item of items) {
+    assert.ok(item.logprob <= 0);
+    assert.deepEqual(Buffer.from(item.bytes).toString(), item.token);
+    assert.equal(item.top_logprobs.length, 3);
+    assert.equal(item.top_logprobs[0].token, item.token, 'greedy takes the best');
+    assert.ok(item.top_logprobs[0].logprob >= item.top_logprobs[1].logprob);
+  }
+  const streamed = [];
+  for await (const chunk of await chat({ ...ask, stream: true }))
+    streamed.push(...(chunk.choices[0].logprobs?.content ?? []));
+  assert.deepEqual(streamed, items);
+  assert.equal((await chat({ max_tokens: 2 })).choices[0].logprobs, null);
+});
+
+test('n choices: the first is what n = 1 gives, the others differ, the prompt counts once', async () => {
+  const ask = { temperature: 1.2, max_tokens: 16 };
+  const one = await chat(ask), three = await chat({ ...ask, n: 3 });
+  assert.deepEqual(three.choices.map((choice) => choice.index), [0, 1, 2]);
+  assert.equal(three.choices[0].message.content, one.choices[0].message.content);
+  assert.notEqual(three.choices[1].message.content, one.choices[0].message.content);
+  assert.equal(three.usage.prompt_tokens, one.usage.prompt_tokens);
+  assert.equal(three.usage.completion_tokens, 48);
+  const texts = ['', '', ''], finishes = [];
+  for await (const chunk of await chat({ ...ask, n: 3, stream: true })) {
+    const choice = chunk.choices[0];
+    texts[choice.index] += choice.delta.content ?? '';
+    if (choice.finish_reason) finishes.push(choice.index);
+  }
+  assert.deepEqual(texts, three.choices.map((choice) => choice.message.content));
+  assert.deepEqual(finishes.sort(), [0, 1, 2]);
+});
+
+test('completions: arrays of prompts, n, logprobs, echo of ids, suffix refused', async () => {
+  const ask = { model: 'any', max_tokens: 8, temperature: 0 };
+  const single = async (prompt) => (await client.completions.create({ ...ask, prompt })).choices[0].text;
+  const two = await client.completions.create({ ...ask, prompt: ['ROMEO:', 'JULIET:'], n: 2, echo: true });
+  assert.deepEqual(two.choices.map((choice) => choice.index), [0, 1, 2, 3]);
+  assert.equal(two.choices[0].text, 'ROMEO:' + await single('ROMEO:'));
+  assert.equal(two.choices[1].text, two.choices[0].text, 'greedy: n gives the same');
+  assert.equal(two.choices[2].text, 'JULIET:' + await single('JULIET:'));
+  const ids = await client.completions.create({ ...ask, prompt: [[857, 25], [857, 25, 857]] });
+  assert.equal(ids.choices.length, 2);
+  const many = await client.completions.create({ ...ask, max_tokens: 2, prompt: Array(100).fill('ROMEO:') });
+  assert.equal(many.choices.length, 100);
+  assert.ok(many.choices.every((choice) => choice.text === many.choices[0].text));
+  const logprobs = (await client.completions.create({ ...ask, prompt: 'ROMEO:', logprobs: 2 })).choices[0];
+  assert.equal(logprobs.logprobs.tokens.join(''), logprobs.text);
+  assert.equal(logprobs.logprobs.token_logprobs.length, 8);
+  assert.equal(Object.keys(logprobs.logprobs.top_logprobs[0]).length, 2);
+  assert.equal(logprobs.logprobs.text_offset[0], 0);
+  assert.equal(logprobs.logprobs.text_offset[1], logprobs.logprobs.tokens[0].length);
+  await assert.rejects(client.completions.create({ ...ask, prompt: 'a', suffix: 'b' }), { status: 400, param: 'suffix' });
+  for (const prompt of [[], [1, 'a'], {}, [[]], null, [''.padStart(9), 3]])
+    await assert.rejects(client.completions.create({ ...ask, prompt }), { status: 400, param: 'prompt' });
 });
 
 test('stop strings end the text before them and never leak', async () => {
