@@ -387,7 +387,7 @@ static struct value eval_slice(struct render *r, const struct node *node) {
     r->line = node->line;
     // What Jinja prints as a constant it computes beforehand, and there takes a slice as it takes an
     // element: what cannot be sliced is undefined.
-    if (r->folds && !is_sliceable(object, parts))
+    if (r->folds && object.type != V_UNDEFINED && !is_sliceable(object, parts))
         return value_undefined(UNDEFINED_ELEMENT, (enum value_type)object.type, STR("slice"));
     return get_slice(r, object, parts);
 }
@@ -486,7 +486,7 @@ static struct value eval_compound(struct render *r, const struct node *node) {
     default:
         break;
     }
-    assert(!"an expression");
+    assert(false && "an expression");
     return value_error();
 }
 
@@ -1077,7 +1077,7 @@ static enum flow exec_node(struct render *r, const struct node *node) {
     default:
         break;
     }
-    assert(!"a statement");
+    assert(false && "a statement");
     return FLOW_FAIL;
 }
 

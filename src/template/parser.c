@@ -818,7 +818,7 @@ static struct node *conditional(struct parser *p) {
         struct node *condition = disjunction(p), *other = NULL;
         bool ok = condition != NULL;
         if (ok && skip_name(p, "else")) {
-            other = conditional(p);
+            other = expression(p, true);
             ok = other != NULL;
         }
         p->soft = soft;
@@ -979,7 +979,7 @@ static struct node *for_statement(struct parser *p, const struct token *start) {
     bool soft = p->soft;
     p->soft = false;
     p->n_loops++;
-    bool ok = tag_body(p, &loop->body, ENDS("endfor", "else"));
+    bool ok = tag_body(p, &loop->body, ENDS("else", "endfor"));
     p->n_loops--;
     if (!ok || (skip_name(p, "else") && !tag_body(p, &loop->other, ENDS("endfor"))))
         return NULL;

@@ -34,6 +34,7 @@ struct render {
     bool folds; // what is being printed is a constant expression
     bool raised; // the template's own raise_exception
     char *text_at, *text_end; // room where texts are put together
+    char no_room[1];          // where they point at first
     struct activation *activation;
     struct activation **free_activations; // by function id
     const struct binding *bindings;

@@ -60,16 +60,18 @@ bool template_run(const struct template *template, const struct binding *binding
                        .line = 1,
                        .bindings = bindings,
                        .n_bindings = n_bindings};
+    r.text_at = r.text_end = r.no_room;
+    if (!strbuf_reserve(out, 1)) // so that there is always a text to take parts of
+        return err_set(err, ERR_NOMEM, "template: out of memory");
     r.converted = render_array(&r, struct value, n_bindings);
     r.free_activations = render_array(&r, struct activation *, template->n_functions);
     bool ok = r.converted && r.free_activations;
     for (uint32_t i = 0; ok && i < n_bindings; i++)
         r.converted[i] = value_missing();
     ok = ok && render_root(&r);
-    if (!ok && out->data) { // nothing half done stays behind
-        out->n = r.out_start;
-        out->data[out->n] = '\0';
-    }
+    if (!ok)
+        out->n = r.out_start; // nothing half done stays behind
+    out->data[out->n] = '\0';
     arena_deinit(&r.arena);
     return ok;
 }

@@ -885,7 +885,10 @@ bool span_of(struct render *r, struct value v, struct span *out) {
     case V_ITERATOR:
         if (!iterator_fill(r, v.iterator))
             return false;
-        *out = (struct span){v.iterator->items + v.iterator->pos, v.iterator->n - v.iterator->pos};
+        *out = (struct span){0};
+        if (v.iterator->pos < v.iterator->n)
+            *out = (struct span){v.iterator->items + v.iterator->pos,
+                                 v.iterator->n - v.iterator->pos};
         v.iterator->pos = v.iterator->n;
         return true;
     case V_STR: {
@@ -1070,10 +1073,14 @@ struct value get_slice(struct render *r, struct value object, const struct value
         struct range *range = render_alloc(r, sizeof *range);
         if (!range)
             return value_error();
-        *range = (struct range){.start = object.range->start + from * object.range->step,
-                                .stop = object.range->start + to * object.range->step,
-                                .step = object.range->step * step,
-                                .n = (uint32_t)count};
+        *range = (struct range){.n = (uint32_t)count};
+        const struct range *all = object.range;
+        if (__builtin_mul_overflow(from, all->step, &range->start) ||
+            __builtin_add_overflow(range->start, all->start, &range->start) ||
+            __builtin_mul_overflow(to, all->step, &range->stop) ||
+            __builtin_add_overflow(range->stop, all->start, &range->stop) ||
+            __builtin_mul_overflow(step, all->step, &range->step))
+            return fail(r, "a range with a step of more than 64 bits");
         return (struct value){.type = V_RANGE, .range = range};
     }
     if (object.type == V_STR) {

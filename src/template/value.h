@@ -90,7 +90,7 @@ static inline struct value value_int(int64_t i) { return (struct value){.type = 
 static inline struct value value_float(double f) { return (struct value){.type = V_FLOAT, .f = f}; }
 // Requires s.n <= UINT32_MAX: sources, JSON and rendered text are bounded before.
 static inline struct value value_str(struct str s) {
-    return (struct value){.type = V_STR, .n = (uint32_t)s.n, .s = s.data};
+    return (struct value){.type = V_STR, .n = (uint32_t)s.n, .s = s.data ? s.data : ""};
 }
 static inline struct value value_list(struct list *list) {
     return (struct value){.type = V_LIST, .list = list};

@@ -13,6 +13,7 @@ goldens.json beside this file holds what `goldens` generates; CI runs it without
 """
 import json
 import random
+import re
 import sys
 import warnings
 
@@ -208,7 +209,14 @@ def comparable(text):
     return not any(0xD800 <= ord(c) < 0xE000 for c in text)
 
 
+# What loam does not do: dictionary views as sets, sizes written as floats.
+LEFT_OUT = re.compile(r"(keys|items)\(\)\)? (-|<|>|<=|>=) |(-|<|>|<=|>=) \(?d\.(keys|items)\(\)|"
+                      r"truncate\(\(?1e100|range\(10, 0, -3\)\[::922")
+
+
 def case(number, template):
+    if LEFT_OUT.search(template):
+        return None
     result = answer(template)
     if result is None or not comparable(json.dumps(result, ensure_ascii=False)):
         return None
@@ -279,8 +287,8 @@ def main():
         out = sys.argv[4]
     else:  # goldens: a sample of both, and what once went wrong
         rng = random.Random(1)
-        some = [t for t in systematic() if rng.random() < 0.05]
-        made = list(cases(some + list(shapes(rng, 1500))))
+        some = [t for t in systematic() if rng.random() < 0.03]
+        made = list(cases(some + list(shapes(rng, 1200))))
         for one in made:
             del one["context"]
         out = sys.argv[2]
