@@ -182,6 +182,22 @@ static struct value layout_text(struct render *r, const struct layout *l, struct
     return value_none();
 }
 
+// repr(v) or ascii(v).
+static struct value repr_of(struct render *r, struct value v, bool ascii) {
+    size_t mark = r->out->n;
+    struct value text = append_repr(r, v) ? text_take(r, mark) : value_error();
+    if (is_error(text) || !ascii)
+        return text;
+    for (size_t i = 0; i < text.n;) {
+        uint32_t c = unicode_next(str_of_value(text), &i);
+        if (c < 0x80)
+            strbuf_char(r->out, (char)c);
+        else
+            strbuf_printf(r->out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+    }
+    return text_take(r, mark);
+}
+
 // ---- str % values -----------------------------------------------------------------------------
 
 struct percent {
@@ -233,8 +249,7 @@ static struct value percent_value(struct percent *p, struct layout *l, struct va
         if (l->type == 's') {
             text = p->markup ? escape(r, v) : to_str(r, v);
         } else {
-            size_t mark = r->out->n;
-            text = append_repr(r, v) ? text_take(r, mark) : value_error();
+            text = repr_of(r, v, l->type == 'a');
         }
         if (is_error(text))
             return text;
@@ -507,11 +522,10 @@ static bool append_field(struct braces *b, struct str s, size_t *i, int depth) {
             fail(r, "expected ':' after conversion specifier");
             return false;
         }
-        size_t mark = r->out->n;
         if (conversion == 's')
             v = to_str(r, v);
         else if (conversion == 'r' || conversion == 'a')
-            v = append_repr(r, v) ? text_take(r, mark) : value_error();
+            v = repr_of(r, v, conversion == 'a');
         else
             v = fail(r, "unknown conversion specifier");
         if (is_error(v))

@@ -189,6 +189,24 @@ static bool adopt(struct parser *p, struct node *node, const struct nodes *kids)
     return true;
 }
 
+// Whether an expression depends on nothing of the rendering.
+static bool is_constant(const struct node *node) {
+    if (!node || node->kind == N_CONST)
+        return true;
+    if (node->kind == N_NAME || node->kind == N_CALL)
+        return false;
+    bool constant = is_constant(node->a) && is_constant(node->b) && is_constant(node->c);
+    for (uint32_t i = 0; constant && i < node->n; i++)
+        constant = is_constant(node->kids[i]);
+    if (node->kind == N_FILTER || node->kind == N_TEST) {
+        for (uint32_t i = 0; constant && i < node->call->n_args; i++)
+            constant = is_constant(node->call->args[i]);
+        for (uint32_t i = 0; constant && i < node->call->n_keywords; i++)
+            constant = is_constant(node->call->keywords[i].value);
+    }
+    return constant;
+}
+
 // ---- Expressions ------------------------------------------------------------------------------
 
 static bool at_tuple_end(const struct parser *p, const char *extra_name) {
@@ -672,7 +690,14 @@ static struct node *power(struct parser *p) {
     while (node && at_op(p, "**")) {
         const struct token *start = p->token;
         next(p);
-        node = binary(p, start, OP_POW, node, unary(p, true));
+        struct node *exponent = unary(p, true);
+        // Jinja writes a negative constant into its Python code without parentheses, where "**" binds
+        // more tightly than "-", unless it computes the whole power beforehand.
+        bool minus_last = exponent && node->kind == N_NEGATE && node->a->kind == N_CONST &&
+                          !is_constant(exponent);
+        node = binary(p, start, OP_POW, minus_last ? node->a : node, exponent);
+        if (node && minus_last)
+            node = branch(p, N_NEGATE, start, node, NULL);
     }
     return node;
 }
@@ -1234,24 +1259,6 @@ static bool statement(struct parser *p, struct nodes *out) {
     if (!known)
         fail_at(p, start, "encountered unknown tag '%.*s'", (int)start->text.n, start->text.data);
     return node && append(p, out, node);
-}
-
-// Whether an expression depends on nothing of the rendering.
-static bool is_constant(const struct node *node) {
-    if (!node || node->kind == N_CONST)
-        return true;
-    if (node->kind == N_NAME || node->kind == N_CALL)
-        return false;
-    bool constant = is_constant(node->a) && is_constant(node->b) && is_constant(node->c);
-    for (uint32_t i = 0; constant && i < node->n; i++)
-        constant = is_constant(node->kids[i]);
-    if (node->kind == N_FILTER || node->kind == N_TEST) {
-        for (uint32_t i = 0; constant && i < node->call->n_args; i++)
-            constant = is_constant(node->call->args[i]);
-        for (uint32_t i = 0; constant && i < node->call->n_keywords; i++)
-            constant = is_constant(node->call->keywords[i].value);
-    }
-    return constant;
 }
 
 static bool at_end_tag(const struct parser *p, const char *const *ends) {
