@@ -353,7 +353,7 @@ struct backend_ops {
     void (*attention)(struct backend *be, const struct attention_args *args);
     void (*glu)(struct backend *be, const struct glu_args *args);
     void (*unary)(struct backend *be, enum unary_kind kind, const float p[4], struct mat x, struct mat y);
-    // y = a * x + b * y, elementwise; an x of one row goes to every row of y.
+    // y = a * x + b * y, elementwise; an x of one row goes to every row of y. With b = 0 y is not read.
     void (*axpby)(struct backend *be, float a, struct mat x, float b, struct mat y);
     // y *= x elementwise; an x of one column multiplies whole rows, an x of one row every row.
     void (*mul)(struct backend *be, struct mat x, struct mat y);

@@ -136,92 +136,129 @@ static bool dense_format(enum dtype dtype, enum weight_format *out) {
     }
 }
 
-static struct weight *bind_dense(struct binder *binder, const char *path,
-                                 const struct bind_shape *shape, struct err *err) {
+// What the files hold of a module: its description, and how many bytes that is.
+static bool describe_dense(struct binder *binder, const char *path, const struct bind_shape *shape,
+                           struct weight_desc *desc, size_t *file_bytes, struct err *err) {
     enum dtype dtype;
-    size_t bytes;
     // Some exports name a stacked parameter itself, without ".weight".
     char name[BIND_PATH_BYTES + 16];
     snprintf(name, sizeof name, "%s.weight", path);
     const char *suffix = !bind_has(binder, name) && bind_has(binder, path) ? "" : ".weight";
-    const uint8_t *data = take_part(binder, path, suffix, shape, shape->n_in, &dtype, &bytes, err);
-    if (!data)
-        return NULL;
-    struct weight_desc desc = {.n_out = shape->n_out, .n_in = shape->n_in, .data = data};
-    if (!dense_format(dtype, &desc.format)) {
-        err_set(err, ERR_UNSUPPORTED, "tensor %s%s has dtype %s; loam reads F32, F16 and BF16 there",
-                path, suffix, dtype_name(dtype));
-        return NULL;
-    }
-    return bind_desc(binder, &desc, bytes, path, err);
+    const uint8_t *data = take_part(binder, path, suffix, shape, shape->n_in, &dtype, file_bytes, err);
+    *desc = (struct weight_desc){.n_out = shape->n_out, .n_in = shape->n_in, .data = data};
+    if (data && !dense_format(dtype, &desc->format))
+        return err_set(err, ERR_UNSUPPORTED, "tensor %s%s has dtype %s; loam reads F32, F16 and BF16 there",
+                       path, suffix, dtype_name(dtype));
+    return data != NULL;
 }
 
-static struct weight *bind_quantized(struct binder *binder, const char *path,
-                                     const struct bind_shape *shape, struct err *err) {
+static bool describe_quantized(struct binder *binder, const char *path, const struct bind_shape *shape,
+                               struct weight_desc *desc, size_t *file_bytes, struct err *err) {
     struct quant_spec spec;
     if (!model_config_quant(binder->config, path, &spec, err))
-        return NULL;
+        return false;
     if (spec.mode == QUANT_NONE) {
         err_set(err, ERR_FORMAT, "%s.scales is in the weights, but config.json does not say how %s is "
                 "quantized", path, path);
-        return NULL;
+        return false;
     }
     if (shape->n_in % spec.group || (uint64_t)shape->n_in * spec.bits % 32) {
         err_set(err, ERR_FORMAT, "%s: %u inputs cannot be cut into groups of %u weights of %u bits", path,
                 shape->n_in, spec.group, spec.bits);
-        return NULL;
+        return false;
     }
     uint64_t words = (uint64_t)shape->n_in * spec.bits / 32, groups = shape->n_in / spec.group;
     enum dtype dtype, scale_dtype, bias_dtype;
     size_t bytes = 0, scale_bytes = 0, bias_bytes = 0;
-    struct weight_desc desc = {.n_out = shape->n_out, .n_in = shape->n_in, .bits = spec.bits,
+    *desc = (struct weight_desc){.n_out = shape->n_out, .n_in = shape->n_in, .bits = spec.bits,
                                .group = spec.group};
-    desc.data = take_part(binder, path, ".weight", shape, words, &dtype, &bytes, err);
-    if (!desc.data)
-        return NULL;
-    desc.scales = take_part(binder, path, ".scales", shape, groups, &scale_dtype, &scale_bytes, err);
-    if (!desc.scales)
-        return NULL;
+    desc->data = take_part(binder, path, ".weight", shape, words, &dtype, &bytes, err);
+    if (!desc->data)
+        return false;
+    desc->scales = take_part(binder, path, ".scales", shape, groups, &scale_dtype, &scale_bytes, err);
+    if (!desc->scales)
+        return false;
     if (dtype != DTYPE_U32) {
         err_set(err, ERR_FORMAT, "tensor %s.weight has dtype %s; packed weights are U32", path,
                 dtype_name(dtype));
-        return NULL;
+        return false;
     }
     enum weight_format float_scale;
     if (spec.mode == QUANT_AFFINE) {
-        desc.format = WEIGHT_AFFINE;
-        desc.scale_dtype = scale_dtype;
-        desc.biases = take_part(binder, path, ".biases", shape, groups, &bias_dtype, &bias_bytes, err);
-        if (!desc.biases)
-            return NULL;
+        desc->format = WEIGHT_AFFINE;
+        desc->scale_dtype = scale_dtype;
+        desc->biases = take_part(binder, path, ".biases", shape, groups, &bias_dtype, &bias_bytes, err);
+        if (!desc->biases)
+            return false;
         if (!dense_format(scale_dtype, &float_scale) || bias_dtype != scale_dtype) {
             err_set(err, ERR_FORMAT, "%s: scales are %s and biases %s; both must be one of F32, F16, BF16",
                     path, dtype_name(scale_dtype), dtype_name(bias_dtype));
-            return NULL;
+            return false;
         }
     } else {
-        desc.format = spec.mode == QUANT_MXFP4   ? WEIGHT_MXFP4
+        desc->format = spec.mode == QUANT_MXFP4   ? WEIGHT_MXFP4
                       : spec.mode == QUANT_MXFP8 ? WEIGHT_MXFP8
                                                  : WEIGHT_NVFP4;
-        desc.scale_dtype = scale_dtype;
+        desc->scale_dtype = scale_dtype;
         if (dtype_bytes(scale_dtype) != 1) {
             err_set(err, ERR_FORMAT, "%s: scales are %s; this quantization mode has one-byte scales", path,
                     dtype_name(scale_dtype));
-            return NULL;
+            return false;
         }
     }
-    return bind_desc(binder, &desc, bytes + scale_bytes + bias_bytes, path, err);
+    *file_bytes = bytes + scale_bytes + bias_bytes;
+    return true;
 }
 
-struct weight *bind_matrix(struct binder *binder, const char *path, struct bind_shape shape,
-                           struct err *err) {
+static bool describe(struct binder *binder, const char *path, struct bind_shape shape,
+                     struct weight_desc *desc, size_t *file_bytes, struct err *err) {
     if (shape.n_out_total == 0)
         shape.n_out_total = shape.n_out;
     assert(shape.from + shape.n_out <= shape.n_out_total);
     char name[BIND_PATH_BYTES + 16];
     snprintf(name, sizeof name, "%s.scales", path);
-    return bind_has(binder, name) ? bind_quantized(binder, path, &shape, err)
-                                  : bind_dense(binder, path, &shape, err);
+    return bind_has(binder, name) ? describe_quantized(binder, path, &shape, desc, file_bytes, err)
+                                  : describe_dense(binder, path, &shape, desc, file_bytes, err);
+}
+
+struct weight *bind_matrix(struct binder *binder, const char *path, struct bind_shape shape,
+                           struct err *err) {
+    struct weight_desc desc;
+    size_t file_bytes;
+    if (!describe(binder, path, shape, &desc, &file_bytes, err))
+        return NULL;
+    return bind_desc(binder, &desc, file_bytes, path, err);
+}
+
+// Copy chosen rows of row_bytes each into memory of the store; NULL stays NULL.
+static bool gather_rows(struct binder *binder, const void **data, size_t row_bytes, const uint32_t *rows,
+                        uint32_t n, struct err *err) {
+    if (!*data)
+        return true;
+    uint8_t *copy = model_store_host(binder->store, row_bytes * n, err);
+    if (!copy)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(copy + row_bytes * i, (const uint8_t *)*data + row_bytes * rows[i], row_bytes);
+    *data = copy;
+    return true;
+}
+
+struct weight *bind_rows(struct binder *binder, const char *path, uint32_t n_out_total, uint32_t n_in,
+                         const uint32_t *rows, uint32_t n_out, struct err *err) {
+    struct weight_desc desc;
+    size_t file_bytes;
+    if (!describe(binder, path, (struct bind_shape){.n_out = n_out_total, .n_in = n_in}, &desc, &file_bytes,
+                  err))
+        return NULL;
+    size_t scale_bytes = desc.scales ? dtype_bytes(desc.scale_dtype) * (n_in / desc.group) : 0;
+    size_t row_bytes = file_bytes / n_out_total - scale_bytes * (desc.biases ? 2 : 1);
+    if (!gather_rows(binder, &desc.data, row_bytes, rows, n_out, err) ||
+        !gather_rows(binder, &desc.scales, scale_bytes, rows, n_out, err) ||
+        !gather_rows(binder, &desc.biases, scale_bytes, rows, n_out, err))
+        return NULL;
+    desc.n_out = n_out;
+    return bind_desc(binder, &desc, file_bytes / n_out_total * n_out, path, err);
 }
 
 static bool widen(const struct tensor *tensor, size_t from, float *out, size_t n, float add,

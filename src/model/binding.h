@@ -61,6 +61,11 @@ static inline struct weight *bind_linear(struct binder *binder, const char *path
 struct weight *bind_desc(struct binder *binder, const struct weight_desc *desc, size_t file_bytes,
                          const char *path, struct err *err);
 
+// The matrix made of n_out chosen rows of the module's n_out_total, in that order: a copy in host memory, for
+// layouts that interleave what belongs apart.
+struct weight *bind_rows(struct binder *binder, const char *path, uint32_t n_out_total, uint32_t n_in,
+                         const uint32_t *rows, uint32_t n_out, struct err *err);
+
 // A float32 vector of a dense tensor of n elements (any shape), each plus `add`. `from` of a longer
 // tensor of n_total elements; n_total 0 = n.
 float *bind_vector(struct binder *binder, const char *tensor_name, uint32_t n, float add, struct err *err);

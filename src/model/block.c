@@ -5,6 +5,8 @@
 
 #include "base/checked.h"
 #include "base/half.h"
+#include "model/delta_net.h"
+#include "model/mla.h"
 #include "model/moe.h"
 #include "model/rope.h"
 
@@ -14,6 +16,8 @@ struct norm {
 
 struct block_layer {
     struct norm attention_in, attention_out, mlp_in, mlp_out;
+    struct delta_net *delta; // a recurrent layer: nothing of attention below
+    struct mla *mla;         // latent attention: likewise
     struct weight *q, *k, *v, *o;
     const float *q_bias, *k_bias, *v_bias, *o_bias;
     const float *q_norm, *k_norm;
@@ -35,6 +39,12 @@ struct block_model {
     enum unary_kind unary;
     // Scratch: [n_tokens, ...]
     struct mat h, x, q, k, v, attention, branch, gate, up;
+    struct mat wanted; // [n_logits, ...]: the last mixer's result for the tokens whose logits are wanted
+    struct mla_dims *mla; // NULL unless the family has latent attention
+    float norm_add; // to every stored norm weight
+    struct mat gated_q; // [n_tokens, 2 * heads * head_dim]: q and gate a head
+    const struct delta_net *delta; // any layer's, likewise
+    struct delta_net_scratch delta_scratch;
     const struct moe *moe; // any layer's, to size its scratch; NULL without experts
     struct moe_scratch moe_scratch;
 };
@@ -89,9 +99,10 @@ static bool has_bias(const struct model *model, enum bias_rule rule, bool *out, 
 static bool bind_norm(struct model *model, struct binder *binder, const char *module, uint32_t n,
                       struct norm *out, struct err *err) {
     const struct block_traits *traits = model->family->block;
+    const struct block_model *block = model->impl;
     char name[BIND_PATH_BYTES + 16];
     snprintf(name, sizeof name, "%s.weight", module);
-    out->weight = bind_vector(binder, name, n, traits->norm_add, err);
+    out->weight = bind_vector(binder, name, n, block->norm_add, err);
     if (!out->weight)
         return false;
     if (traits->norm_bias) {
@@ -133,7 +144,7 @@ static bool bind_attention(struct model *model, struct binder *binder, uint32_t 
     struct linear outs[3] = {
         {&layer->q, &layer->q_bias}, {&layer->k, &layer->k_bias}, {&layer->v, &layer->v_bias}};
     static const char *const NAMES[3] = {"q_proj", "k_proj", "v_proj"};
-    uint32_t widths[3] = {n_q, n_kv, n_kv}, from = 0;
+    uint32_t widths[3] = {traits->attention_gate ? 2 * n_q : n_q, n_kv, n_kv}, from = 0;
     char path[BIND_PATH_BYTES];
     for (int i = 0; i < 3; i++) {
         struct bind_shape shape = {.n_out = widths[i], .n_in = c->d_model};
@@ -153,11 +164,12 @@ static bool bind_attention(struct model *model, struct binder *binder, uint32_t 
         return false;
     if (traits->head_norm != HEAD_NORM_NONE) {
         bool whole = traits->head_norm == HEAD_NORM_WHOLE;
+        float norm_add = ((struct block_model *)model->impl)->norm_add;
         bind_path(binder, path, "layers.%u.self_attn.q_norm.weight", l);
-        layer->q_norm = bind_vector(binder, path, whole ? n_q : c->head_dim, traits->norm_add, err);
+        layer->q_norm = bind_vector(binder, path, whole ? n_q : c->head_dim, norm_add, err);
         bind_path(binder, path, "layers.%u.self_attn.k_norm.weight", l);
         layer->k_norm = layer->q_norm
-                            ? bind_vector(binder, path, whole ? n_kv : c->head_dim, traits->norm_add, err)
+                            ? bind_vector(binder, path, whole ? n_kv : c->head_dim, norm_add, err)
                             : NULL;
         if (!layer->k_norm)
             return false;
@@ -269,9 +281,19 @@ static bool bind_layer(struct model *model, struct binder *binder, uint32_t l, s
     const struct model_config *c = model->config;
     const struct block_traits *traits = model->family->block;
     bool sliding = c->layer_types[l] == LAYER_SLIDING;
-    if (c->layer_types[l] == LAYER_LINEAR)
-        return err_set(err, ERR_UNSUPPORTED, "layer %u has linear attention, which model type %s lacks in "
-                       "loam", l, model->family->model_type);
+    if (c->layer_types[l] == LAYER_LINEAR) {
+        if (!traits->attention_gate)
+            return err_set(err, ERR_UNSUPPORTED, "layer %u has linear attention, which model type %s lacks in "
+                           "loam", l, model->family->model_type);
+        block->delta = layer->delta = delta_net_bind(model, binder, l, err);
+        return layer->delta && bind_norms(model, binder, l, layer, err) &&
+               bind_feed_forward(model, binder, l, layer, err);
+    }
+    if (block->mla) {
+        layer->mla = mla_bind(model, binder, block->mla, l, err);
+        return layer->mla && bind_norms(model, binder, l, layer, err) &&
+               bind_feed_forward(model, binder, l, layer, err);
+    }
     layer->window = sliding ? c->sliding_window : 0;
     uint32_t group = model_group(model, layer->window, err);
     if (group == UINT32_MAX)
@@ -361,6 +383,12 @@ bool block_bind(struct model *model, struct binder *binder, struct err *err) {
         block->layers = arena_array(&model->arena, struct block_layer, c->n_layers);
     if (!block || !block->layers)
         return err_set(err, ERR_NOMEM, "out of memory for the model's layers");
+    block->norm_add = traits->norm_add;
+    if (traits->norm_add_in_hub)
+        block->norm_add = delta_net_is_hub_layout(model, binder) ? 1 : 0;
+    if (traits->attention_gate && c->n_heads * c->head_dim % 32)
+        return err_set(err, ERR_UNSUPPORTED, "gated attention of %u heads of %u is not supported", c->n_heads,
+                       c->head_dim); // gate and q are taken apart as whole rows of a packed matrix
     bool activation_known = traits->mlp == MLP_PLAIN ? unary_of_activation(c->activation, &block->unary)
                                                      : glu_of_activation(c->activation, &block->glu);
     if (!activation_known)
@@ -373,15 +401,25 @@ bool block_bind(struct model *model, struct binder *binder, struct err *err) {
         return false;
     if (c->rope.kind == ROPE_LONGROPE)
         model->rope_variant_from = c->rope.ctx_original;
-    model->n_heads_max = c->n_heads;
-    model->head_dim_max = c->head_dim;
-    model->n_cols_max = max_u32(max_u32(c->d_model, c->d_ff), c->n_heads * c->head_dim);
+    if (traits->mla) {
+        block->mla = mla_dims_bind(model, traits->mla, err);
+        if (!block->mla)
+            return false;
+    }
+    model->n_heads_max = max_u32(model->n_heads_max, c->n_heads);
+    model->head_dim_max = max_u32(model->head_dim_max, c->head_dim);
+    model->n_cols_max = max_u32(model->n_cols_max,
+                                max_u32(max_u32(c->d_model, c->d_ff), c->n_heads * c->head_dim));
     if (!bind_embeddings(model, binder, err) || !bind_scales(model, err))
         return false;
     for (uint32_t l = 0; l < c->n_layers; l++)
         if (!bind_layer(model, binder, l, err))
             return false;
     char path[BIND_PATH_BYTES];
+    if (traits->extra_layers) {
+        bind_path(binder, path, "layers.%u.", c->n_layers);
+        model_ignore(model, path);
+    }
     bind_path(binder, path, "norm");
     return bind_norm(model, binder, path, c->d_model, &block->norm, err);
 }
@@ -396,6 +434,15 @@ static void scratch_widths(const struct model *model, uint32_t widths[N_SCRATCH]
     memcpy(widths, all, sizeof all);
 }
 
+// Widest result of a layer's mixer, before its output projection.
+static uint32_t mixer_width_max(const struct model *model) {
+    const struct block_model *block = model->impl;
+    uint32_t width = model->config->n_heads * model->config->head_dim;
+    if (block->delta)
+        width = max_u32(width, delta_net_out_width(block->delta));
+    return block->mla ? max_u32(width, mla_out_width(block->mla)) : width;
+}
+
 bool block_prepare(struct model *model, const struct model_limits *limits, struct err *err) {
     struct block_model *block = model->impl;
     struct mat *mats[N_SCRATCH] = {&block->h, &block->x, &block->q, &block->k, &block->v,
@@ -405,6 +452,15 @@ bool block_prepare(struct model *model, const struct model_limits *limits, struc
     for (int i = 0; i < N_SCRATCH; i++)
         if (!model_new_mat(model, limits->n_tokens, widths[i], mats[i], err))
             return false;
+    if (!model_new_mat(model, limits->n_logits, mixer_width_max(model), &block->wanted, err))
+        return false;
+    if (model->family->block->attention_gate &&
+        !model_new_mat(model, limits->n_tokens, 2 * widths[2], &block->gated_q, err))
+        return false;
+    if (block->mla && !mla_prepare(model, block->mla, limits->n_tokens, err))
+        return false;
+    if (block->delta && !delta_net_prepare(model, block->delta, limits->n_tokens, &block->delta_scratch, err))
+        return false;
     return !block->moe || moe_prepare(model, block->moe, limits->n_tokens, &block->moe_scratch, err);
 }
 
@@ -415,6 +471,13 @@ uint64_t block_workspace_bytes(const struct model *model, const struct model_lim
     for (int i = 0; i < N_SCRATCH; i++)
         total += model_mat_bytes(model, limits->n_tokens, widths[i]);
     const struct block_model *block = model->impl;
+    total += model_mat_bytes(model, limits->n_logits, mixer_width_max(model));
+    if (model->family->block->attention_gate)
+        total += model_mat_bytes(model, limits->n_tokens, 2 * widths[2]);
+    if (block->mla)
+        total += mla_workspace_bytes(model, block->mla, limits->n_tokens);
+    if (block->delta)
+        total += delta_net_workspace_bytes(model, block->delta, limits->n_tokens);
     return total + (block->moe ? moe_workspace_bytes(model, block->moe, limits->n_tokens) : 0);
 }
 
@@ -431,10 +494,16 @@ static struct mat attention(const struct model *model, const struct block_layer 
     const struct model_config *c = model->config;
     const struct backend_ops *ops = model->be->ops;
     struct mat q = mat_first(b->q, n), k = mat_first(b->k, n), v = mat_first(b->v, n);
+    bool gated = model->family->block->attention_gate;
+    struct mat projected = gated ? mat_first(b->gated_q, n) : q;
     ops->linear(model->be, &(struct linear_args){
         .x = x, .n_outputs = 3, .scale = 1,
-        .outputs = {{layer->q, layer->q_bias, q}, {layer->k, layer->k_bias, k},
+        .outputs = {{layer->q, layer->q_bias, projected}, {layer->k, layer->k_bias, k},
                     {layer->v, layer->v_bias, v}}});
+    // A row of q and gate a head: [n_tokens * n_heads, 2 * head_dim].
+    struct mat pairs = mat_heads(projected, 2 * c->head_dim);
+    if (gated)
+        ops->axpby(model->be, 1, mat_cols(model->be, pairs, 0, c->head_dim), 0, mat_heads(q, c->head_dim));
     ops->qkv(model->be, &(struct qkv_args){
         .layer = layer->kv_layer, .pool = model->kv, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads,
         .head_dim = c->head_dim, .v_dim = c->head_dim, .q = q, .k = k, .v = v, .q_norm = layer->q_norm,
@@ -445,6 +514,10 @@ static struct mat attention(const struct model *model, const struct block_layer 
         .layer = layer->kv_layer, .pool = model->kv, .n_heads = c->n_heads, .q = q, .out = attended,
         .scale = b->attention_scale, .window = layer->window, .softcap = b->attention_softcap,
         .sinks = layer->sinks});
+    if (gated)
+        ops->glu(model->be, &(struct glu_args){
+            .kind = GLU_SIGMOID, .gate = mat_cols(model->be, pairs, c->head_dim, c->head_dim),
+            .up = mat_heads(attended, c->head_dim), .y = mat_heads(attended, c->head_dim)});
     return attended;
 }
 
@@ -510,7 +583,8 @@ static void keep_wanted(const struct model *model, const struct step *step, stru
                         struct mat *attended, struct mat *x) {
     struct block_model *b = model->impl;
     struct mat from[3] = {*h, *attended, *x};
-    struct mat to[3] = {model->hidden, b->q, b->branch};
+    struct mat to[3] = {model->hidden, b->wanted, b->branch};
+    to[1].n_cols = attended->n_cols;
     struct mat *out[3] = {h, attended, x};
     int n_moved = model->family->block->norm_place == NORM_SHARED ? 3 : 2;
     for (int i = 0; i < n_moved; i++) {
@@ -533,13 +607,20 @@ void block_forward(struct model *model, const struct step *step) {
         const struct block_layer *layer = &b->layers[l];
         if (place != NORMS_AFTER)
             norm_into(model, &layer->attention_in, h, x);
-        struct mat attended = attention(model, layer, place == NORMS_AFTER ? h : x);
+        struct mat mixer_in = place == NORMS_AFTER ? h : x;
+        struct mat attended =
+            layer->delta ? delta_net_forward(model, layer->delta, &b->delta_scratch, mixer_in)
+            : layer->mla ? mla_forward(model, layer->mla, mixer_in)
+                         : attention(model, layer, mixer_in);
         if (narrow && l + 1 == n_layers) {
             if (step->n_logits == 0)
                 return;
             keep_wanted(model, step, &h, &attended, &x);
         }
-        add_branch(model, layer->o, layer->o_bias, &layer->attention_out, attended, h);
+        const struct weight *out = layer->delta ? delta_net_out_proj(layer->delta)
+                                   : layer->mla ? mla_o_proj(layer->mla)
+                                                : layer->o;
+        add_branch(model, out, layer->o_bias, &layer->attention_out, attended, h);
         if (place == NORMS_BEFORE || place == NORMS_BOTH)
             norm_into(model, &layer->mlp_in, h, x);
         feed_forward(model, layer, place == NORMS_AFTER ? h : x, h);

@@ -1,6 +1,7 @@
 // The table of model types. A family of the common block is one row of switches; each row is held to the
 // goldens of its model in tests/model.
 #include "model/block.h"
+#include "model/mla.h"
 #include "model/moe.h"
 
 #include <stdio.h>
@@ -52,8 +53,46 @@ static const struct moe_traits GPT_OSS_EXPERTS = {
 static const struct block_traits GPT_OSS = {
     .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .sinks = true, .moe = &GPT_OSS_EXPERTS};
 
-#define BLOCK(type, traits)                                                                        \
-    {type, &(traits), block_bind, block_prepare, block_workspace_bytes, block_forward}
+static const struct block_traits QWEN3_5 = {
+    .norm_add_in_hub = true, .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY,
+    .o_bias = BIAS_ATTENTION_KEY, .attention_gate = true};
+static const struct moe_traits QWEN3_5_EXPERTS = {
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp", .layout = MOE_FUSED,
+    .fused_up = "mlp.experts.gate_up_proj", .fused_down = "mlp.experts.down_proj",
+    .route = ROUTE_SOFTMAX_TOPK, .normalize = MOE_NORMALIZE_ALWAYS, .n_experts_key = "num_experts",
+    .ff_key = "moe_intermediate_size", .shared = "mlp.shared_expert", .shared_gate = "mlp.shared_expert_gate",
+    .shared_ff_key = "shared_expert_intermediate_size"};
+static const struct block_traits QWEN3_5_MOE = {
+    .norm_add_in_hub = true, .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY,
+    .o_bias = BIAS_ATTENTION_KEY, .attention_gate = true, .moe = &QWEN3_5_EXPERTS};
+static const struct moe_traits QWEN3_NEXT_EXPERTS = {
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp",
+    .route = ROUTE_SOFTMAX_TOPK, .n_experts_key = "num_experts", .ff_key = "moe_intermediate_size",
+    .shared = "mlp.shared_expert", .shared_gate = "mlp.shared_expert_gate",
+    .shared_ff_key = "shared_expert_intermediate_size"};
+static const struct block_traits QWEN3_NEXT = {
+    .norm_add_in_hub = true, .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY,
+    .o_bias = BIAS_ATTENTION_KEY, .attention_gate = true, .moe = &QWEN3_NEXT_EXPERTS};
+
+static const struct moe_traits DEEPSEEK_V3_EXPERTS = {
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp", .route = ROUTE_SIGMOID,
+    .n_experts_key = "n_routed_experts", .ff_key = "moe_intermediate_size",
+    .correction = "mlp.gate.e_score_correction_bias", .groups = true, .scaling = true,
+    .shared = "mlp.shared_experts", .first_dense_key = "first_k_dense_replace"};
+static const struct mla_traits DEEPSEEK_V3_MLA = {.interleave_key = "rope_interleave"};
+static const struct block_traits DEEPSEEK_V3 = {
+    .mla = &DEEPSEEK_V3_MLA, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
+static const struct mla_traits GLM_MOE_DSA_MLA = {.indexer = true, .interleave_key = "rope_interleave"};
+static const struct block_traits GLM_MOE_DSA = {
+    .mla = &GLM_MOE_DSA_MLA, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
+
+// Tensors of towers and draft heads.
+static const char *const QWEN_OTHERS[] = {"mtp.", "model.visual.", "visual.", "vision_tower.",
+                                          "model.mtp.", "language_model.mtp.", NULL};
+
+#define BLOCK_BESIDE(type, traits, others)                                                         \
+    {type, &(traits), others, block_bind, block_prepare, block_workspace_bytes, block_forward}
+#define BLOCK(type, traits) BLOCK_BESIDE(type, traits, NULL)
 static const struct family FAMILIES[] = {
     BLOCK("llama", LLAMA),
     BLOCK("mistral", MISTRAL),
@@ -70,6 +109,12 @@ static const struct family FAMILIES[] = {
     BLOCK("mixtral", MIXTRAL),
     BLOCK("qwen3_moe", QWEN3_MOE),
     BLOCK("gpt_oss", GPT_OSS),
+    BLOCK("deepseek_v3", DEEPSEEK_V3),
+    BLOCK("deepseek_v32", GLM_MOE_DSA),
+    BLOCK("glm_moe_dsa", GLM_MOE_DSA),
+    BLOCK_BESIDE("qwen3_5_text", QWEN3_5, QWEN_OTHERS),
+    BLOCK_BESIDE("qwen3_5_moe_text", QWEN3_5_MOE, QWEN_OTHERS),
+    BLOCK_BESIDE("qwen3_next", QWEN3_NEXT, QWEN_OTHERS),
 };
 enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
 

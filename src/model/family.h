@@ -16,6 +16,7 @@ enum bias_rule { BIAS_NONE, BIAS_ALWAYS, BIAS_ATTENTION_KEY, BIAS_MLP_KEY, BIAS_
 enum mlp_kind { MLP_GLU, MLP_GLU_FUSED, MLP_PLAIN };
 
 struct moe_traits; // model/moe.h
+struct mla_traits; // model/mla.h
 
 // The common block's switches. Zero is Llama's choice everywhere.
 struct block_traits {
@@ -39,6 +40,10 @@ struct block_traits {
     bool query_scale;        // query_pre_attn_scalar (Gemma 2, 3)
     bool logit_scale;        // Cohere: logit_scale multiplies the logits
     bool softcaps;           // attn_logit_softcapping, final_logit_softcapping (Gemma 2)
+    bool norm_add_in_hub;    // norm weights are w - 1 in Hugging Face's layout, w in MLX's (Qwen3.5)
+    bool attention_gate;     // q_proj yields q and an output gate a head (Qwen3.5)
+    const struct mla_traits *mla; // latent attention instead of the plain one
+    bool extra_layers;       // layers beyond num_hidden_layers are draft heads, left alone
     bool sinks;              // a learned virtual key a head (gpt-oss)
     const struct moe_traits *moe; // experts instead of the MLP, in the layers that have them
 };
@@ -46,6 +51,8 @@ struct block_traits {
 struct family {
     const char *model_type;
     const struct block_traits *block;
+    // Beginnings of tensor names that are recognised and left alone ("mtp."); ends with NULL, or NULL.
+    const char *const *ignore;
     // Bind the family's weights into model->impl, declare KV layers and states. Sets model->impl.
     bool (*bind)(struct model *model, struct binder *binder, struct err *err);
     // Scratch for steps of these limits; called once, before the first step.
@@ -111,10 +118,16 @@ static inline struct mat mat_first(struct mat x, uint32_t n_rows) {
     x.n_rows = n_rows;
     return x;
 }
+// Rows of one head each, of a matrix whose rows are packed (stride = n_cols).
+static inline struct mat mat_heads(struct mat x, uint32_t head_dim) {
+    return (struct mat){x.data, x.n_rows * (x.n_cols / head_dim), head_dim, head_dim};
+}
 static inline void model_tap(struct model *model, int layer, struct mat x) {
     if (model->tap)
         model->tap(model->tap_user, layer, x);
 }
+// Mark every tensor whose name begins so as recognised and left alone.
+void model_ignore(struct model *model, const char *prefix);
 // Refuse a config key that, when present and not one of the harmless values, changes the computation.
 bool model_refuse_key(const struct model *model, const char *key, struct err *err);
 #endif

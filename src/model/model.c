@@ -64,6 +64,14 @@ bool model_refuse_key(const struct model *model, const char *key, struct err *er
                    model->config->model_type.data);
 }
 
+void model_ignore(struct model *model, const char *prefix) {
+    for (size_t i = 0; i < weights_n_tensors(model->weights); i++) {
+        const struct tensor *tensor = weights_tensor(model->weights, i);
+        if (str_starts(tensor->name, str_from(prefix)))
+            weights_ignore(model->weights, tensor);
+    }
+}
+
 static bool bind_model(struct model *model, struct err *err) {
     struct model_config *config = model->config;
     model->kv_layers = arena_array(&model->arena, struct kv_layer_desc, MODEL_KV_LAYERS_MAX);
@@ -82,6 +90,8 @@ static bool bind_model(struct model *model, struct err *err) {
     binder_init(&binder, &model->store, model->weights, config, "embed_tokens.weight");
     if (!model->family->bind(model, &binder, err))
         return false;
+    for (const char *const *prefix = model->family->ignore; prefix && *prefix; prefix++)
+        model_ignore(model, *prefix); // towers and draft heads
     return weights_audit(model->weights, model->family->model_type, err) &&
            model->be->ops->weights_ready(model->be, err);
 }

@@ -103,7 +103,14 @@ struct pair_args {
 static void axpby_piece(const struct job *job, uint32_t row, uint32_t col, uint32_t n) {
     const struct pair_args *a = job->args;
     const float *x = mat_row(a->x, a->x.n_rows == 1 ? 0 : row) + col;
-    job->kernels->axpby(a->a, x, a->b, mat_row(a->y, row) + col, n);
+    float *y = mat_row(a->y, row) + col;
+    if (a->b != 0) {
+        job->kernels->axpby(a->a, x, a->b, y, n);
+        return;
+    }
+    memcpy(y, x, n * sizeof *y); // what y held may be no number at all
+    if (a->a != 1)
+        job->kernels->scale(a->a, y, n);
 }
 
 void cpu_axpby(struct backend *be, float a, struct mat x, float b, struct mat y) {
