@@ -347,7 +347,7 @@ static bool bind_scales(struct model *model, struct err *err) {
     return true;
 }
 
-static bool bind_embeddings(struct model *model, struct binder *binder, struct err *err) {
+bool block_bind_embeddings(struct model *model, struct binder *binder, struct err *err) {
     const struct model_config *c = model->config;
     char path[BIND_PATH_BYTES], weight_name[BIND_PATH_BYTES];
     bind_path(binder, path, "embed_tokens");
@@ -410,7 +410,7 @@ bool block_bind(struct model *model, struct binder *binder, struct err *err) {
     model->head_dim_max = max_u32(model->head_dim_max, c->head_dim);
     model->n_cols_max = max_u32(model->n_cols_max,
                                 max_u32(max_u32(c->d_model, c->d_ff), c->n_heads * c->head_dim));
-    if (!bind_embeddings(model, binder, err) || !bind_scales(model, err))
+    if (!block_bind_embeddings(model, binder, err) || !bind_scales(model, err))
         return false;
     for (uint32_t l = 0; l < c->n_layers; l++)
         if (!bind_layer(model, binder, l, err))

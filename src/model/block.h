@@ -9,6 +9,9 @@ bool block_prepare(struct model *model, const struct model_limits *limits, struc
 uint64_t block_workspace_bytes(const struct model *model, const struct model_limits *limits);
 void block_forward(struct model *model, const struct step *step);
 
+// Bind embed_tokens and the head, tied or not (for families with layers of their own).
+bool block_bind_embeddings(struct model *model, struct binder *binder, struct err *err);
+
 // The GLU that goes with a config's activation.
 bool glu_of_activation(enum activation activation, enum glu_kind *out);
 #endif

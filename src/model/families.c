@@ -1,6 +1,7 @@
 // The table of model types. A family of the common block is one row of switches; each row is held to the
 // goldens of its model in tests/model.
 #include "model/block.h"
+#include "model/gemma4.h"
 #include "model/mla.h"
 #include "model/moe.h"
 
@@ -90,6 +91,12 @@ static const struct block_traits GLM_MOE_DSA = {
 static const char *const QWEN_OTHERS[] = {"mtp.", "model.visual.", "visual.", "vision_tower.",
                                           "model.mtp.", "language_model.mtp.", NULL};
 
+static const char *const GEMMA4_OTHERS[] = {
+    "model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.", "vision_tower.",
+    "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.", NULL};
+#define GEMMA4(type)                                                                               \
+    {type, NULL, GEMMA4_OTHERS, gemma4_bind, gemma4_prepare, gemma4_workspace_bytes, gemma4_forward}
+
 #define BLOCK_BESIDE(type, traits, others)                                                         \
     {type, &(traits), others, block_bind, block_prepare, block_workspace_bytes, block_forward}
 #define BLOCK(type, traits) BLOCK_BESIDE(type, traits, NULL)
@@ -112,6 +119,8 @@ static const struct family FAMILIES[] = {
     BLOCK("deepseek_v3", DEEPSEEK_V3),
     BLOCK("deepseek_v32", GLM_MOE_DSA),
     BLOCK("glm_moe_dsa", GLM_MOE_DSA),
+    GEMMA4("gemma4_text"),
+    GEMMA4("gemma4_unified_text"),
     BLOCK_BESIDE("qwen3_5_text", QWEN3_5, QWEN_OTHERS),
     BLOCK_BESIDE("qwen3_5_moe_text", QWEN3_5_MOE, QWEN_OTHERS),
     BLOCK_BESIDE("qwen3_next", QWEN3_NEXT, QWEN_OTHERS),

@@ -86,6 +86,10 @@ struct model {
     size_t *state_floats; // [n_states] in arena
     uint32_t n_states;
     uint32_t rope_variant_from; // see model_rope_variant_from()
+    // Tokens that stand for media (images, audio) are read as the padding token: their real embeddings come
+    // from elsewhere.
+    int32_t placeholders[4], placeholder_as;
+    uint32_t n_placeholders;
     struct weight *embed, *head; // head may be embed
     float *head_bias;            // or NULL
     float logit_scale, logit_softcap;
@@ -95,6 +99,7 @@ struct model {
     // From prepare().
     struct kv_pool *kv;
     struct state_pool *states;
+    int32_t *ids;        // [n_tokens] of the step, with placeholders replaced; NULL without any
     struct mat hidden;   // [n_logits, d_model]
     const float *logits; // of the last step that had some
 

@@ -234,6 +234,11 @@ bool model_prepare(struct model *model, const struct model_limits *limits, struc
         if (!model->states)
             return false;
     }
+    if (model->n_placeholders) {
+        model->ids = model_store_host(&model->store, limits->n_tokens * sizeof *model->ids, err);
+        if (!model->ids)
+            return false;
+    }
     return model_new_mat(model, limits->n_logits, model->config->d_model, &model->hidden, err) &&
            model->family->prepare(model, limits, err);
 }
@@ -244,9 +249,24 @@ static uint64_t replay_key(const struct model *model, const struct step *step) {
     return decode ? step->n_rows : 0;
 }
 
-static bool run(struct model *model, const struct step *step, const float **logits, bool want_logits,
+// The ids as the embedding table wants them.
+static const int32_t *replace_placeholders(struct model *model, const struct step *step) {
+    for (uint32_t i = 0; i < step->n_tokens; i++) {
+        model->ids[i] = step->token_ids[i];
+        for (uint32_t p = 0; p < model->n_placeholders; p++)
+            if (step->token_ids[i] == model->placeholders[p])
+                model->ids[i] = model->placeholder_as;
+    }
+    return model->ids;
+}
+
+static bool run(struct model *model, const struct step *given, const float **logits, bool want_logits,
                 struct err *err) {
     struct backend *be = model->be;
+    struct step replaced = *given;
+    const struct step *step = &replaced;
+    if (model->n_placeholders)
+        replaced.token_ids = replace_placeholders(model, given);
     if (!be->ops->step_begin(be, step, err))
         return false;
     uint64_t key = want_logits ? replay_key(model, step) : 0;

@@ -11,7 +11,7 @@ struct moe {
     float scale, limit;
     uint32_t n_groups, n_groups_used;
     struct weight *router;
-    const float *router_bias, *correction;
+    const float *router_bias, *correction, *expert_scale;
     struct weight **gate, **up, **down; // [n_experts]
     const float *gate_bias, *up_bias, *down_bias;
     struct weight *shared_gate_proj, *shared_up, *shared_down, *shared_gate; // NULL without
@@ -45,7 +45,7 @@ static bool read_config(const struct model *model, struct moe *moe, struct err *
     moe->normalize = t->normalize == MOE_NORMALIZE_ALWAYS;
     moe->d_expert = model->config->d_ff;
     if (!json_get_u32(text, t->n_experts_key, &moe->n_experts, what, err) ||
-        !json_get_u32(text, "num_experts_per_tok", &moe->n_used, what, err) ||
+        !json_get_u32(text, t->n_used_key ? t->n_used_key : "num_experts_per_tok", &moe->n_used, what, err) ||
         (t->ff_key && !json_get_u32(text, t->ff_key, &moe->d_expert, what, err)) ||
         (t->normalize == MOE_NORMALIZE_KEY &&
          !json_get_bool(text, "norm_topk_prob", &moe->normalize, what, err)) ||
@@ -330,6 +330,12 @@ struct moe *moe_bind(struct model *model, struct binder *binder, const struct mo
         if (!moe->correction)
             return NULL;
     }
+    if (traits->expert_scale) {
+        bind_path(binder, path, "layers.%u.%s", l, traits->expert_scale);
+        moe->expert_scale = bind_vector(binder, path, moe->n_experts, 0, err);
+        if (!moe->expert_scale)
+            return NULL;
+    }
     bool bound = traits->layout == MOE_GPT_OSS ? bind_gpt_oss(model, binder, moe, l, d, err) : true;
     if (traits->layout == MOE_FUSED) { // MLX splits it into stacked projections
         bind_path(binder, path, "layers.%u.%s", l, traits->fused_up);
@@ -392,8 +398,7 @@ static void shared_forward(const struct model *model, const struct moe *moe, con
     ops->axpby(model->be, 1, out, 1, y);
 }
 
-void moe_forward(const struct model *model, const struct moe *moe, const struct moe_scratch *s, struct mat x,
-                 struct mat y, enum linear_store store, float scale) {
+void moe_route(const struct model *model, const struct moe *moe, const struct moe_scratch *s, struct mat x) {
     const struct backend_ops *ops = model->be->ops;
     struct mat logits = mat_first(s->logits, x.n_rows);
     ops->linear(model->be, &(struct linear_args){.x = x, .n_outputs = 1, .scale = 1,
@@ -401,12 +406,23 @@ void moe_forward(const struct model *model, const struct moe *moe, const struct 
     ops->route(model->be, &(struct route_args){
         .kind = moe->traits->route, .logits = logits, .n_used = moe->n_used, .normalize = moe->normalize,
         .scale = moe->scale, .correction = moe->correction, .n_groups = moe->n_groups,
-        .n_groups_used = moe->n_groups_used, .experts = s->experts, .weights = s->weights});
-    ops->experts(model->be, &(struct experts_args){
+        .n_groups_used = moe->n_groups_used, .expert_scale = moe->expert_scale, .experts = s->experts,
+        .weights = s->weights});
+}
+
+void moe_experts(const struct model *model, const struct moe *moe, const struct moe_scratch *s, struct mat x,
+                 struct mat y, enum linear_store store, float scale) {
+    model->be->ops->experts(model->be, &(struct experts_args){
         .x = x, .y = y, .store = store, .n_experts = moe->n_experts, .n_used = moe->n_used,
         .experts = s->experts, .weights = s->weights, .gate = moe->gate, .up = moe->up, .down = moe->down,
         .gate_bias = moe->gate_bias, .up_bias = moe->up_bias, .down_bias = moe->down_bias,
         .glu = moe->traits->glu, .alpha = 1.702f, .limit = moe->limit, .scale = scale});
     if (moe->d_shared)
         shared_forward(model, moe, s, x, y, scale);
+}
+
+void moe_forward(const struct model *model, const struct moe *moe, const struct moe_scratch *s, struct mat x,
+                 struct mat y, enum linear_store store, float scale) {
+    moe_route(model, moe, s, x);
+    moe_experts(model, moe, s, x, y, store, scale);
 }

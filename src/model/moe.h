@@ -20,8 +20,10 @@ struct moe_traits {
     enum route_kind route;
     enum moe_normalize normalize;     // key: norm_topk_prob
     const char *n_experts_key, *ff_key; // in config.json
+    const char *n_used_key;           // NULL = num_experts_per_tok
     bool router_bias;
     const char *correction;           // vector added to the scores for the choice
+    const char *expert_scale;         // vector that multiplies the weights of the chosen, or NULL
     bool groups;                      // n_group, topk_group
     bool scaling;                     // routed_scaling_factor
     const char *shared;               // shared expert's module
@@ -50,6 +52,13 @@ struct moe_scratch {
 bool moe_prepare(struct model *model, const struct moe *moe, uint32_t n_tokens,
                  struct moe_scratch *scratch, struct err *err);
 uint64_t moe_workspace_bytes(const struct model *model, const struct moe *moe, uint32_t n_tokens);
+
+// The two halves of moe_forward for families whose router has an input of its own: choose, then compute with
+// the choice. The shared expert is part of the second.
+void moe_route(const struct model *model, const struct moe *moe, const struct moe_scratch *scratch,
+               struct mat x);
+void moe_experts(const struct model *model, const struct moe *moe, const struct moe_scratch *scratch,
+                 struct mat x, struct mat y, enum linear_store store, float scale);
 
 // y (stored, or added to) = scale * (sum of the chosen experts of x + shared expert of x).
 void moe_forward(const struct model *model, const struct moe *moe, const struct moe_scratch *scratch,

@@ -185,7 +185,8 @@ static void check_perplexity(struct zoo *zoo, struct outcome *outcome) {
 static bool runs(const char *folder) {
     struct err err = {0};
     struct model_config *config = model_config_open(folder, &err);
-    bool known = config && family_find(config->model_type);
+    bool known = config && family_find(config->model_type) &&
+                 !str_eq_c(config->root_model_type, "gemma4_assistant");
     model_config_destroy(config);
     return known;
 }
