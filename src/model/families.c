@@ -121,6 +121,7 @@ static const struct family FAMILIES[] = {
     BLOCK("glm_moe_dsa", GLM_MOE_DSA),
     GEMMA4("gemma4_text"),
     GEMMA4("gemma4_unified_text"),
+    BLOCK_BESIDE("qwen3_vl_text", QWEN3, QWEN_OTHERS),
     BLOCK_BESIDE("qwen3_5_text", QWEN3_5, QWEN_OTHERS),
     BLOCK_BESIDE("qwen3_5_moe_text", QWEN3_5_MOE, QWEN_OTHERS),
     BLOCK_BESIDE("qwen3_next", QWEN3_NEXT, QWEN_OTHERS),
