@@ -76,7 +76,8 @@ struct load {
     uint8_t kind; // enum load_kind
     uint32_t slot;
     uint32_t from_hops, from_slot; // LOAD_ALIAS
-    struct str name;               // LOAD_RESOLVE
+    struct str name;               // LOAD_RESOLVE,
+    const struct builtin *global;  // and the global function of that name, or NULL
 };
 struct scope {
     struct load *loads;

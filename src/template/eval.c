@@ -1,7 +1,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "template/builtins.h"
 #include "template/macro.h"
 #include "template/methods.h"
 #include "template/number.h"
@@ -23,7 +22,9 @@ static struct value *slot_at(struct render *r, uint32_t hops, uint32_t slot) {
     return &activation->slots[slot];
 }
 
-struct value resolve(struct render *r, struct str name) {
+// The value of a variable from outside or of a global function; V_MISSING if there is none.
+static struct value resolve(struct render *r, const struct load *load) {
+    struct str name = load->name;
     if (r->exported) {
         const struct value *set = dict_find_str(r->exported, name);
         if (set)
@@ -38,8 +39,8 @@ struct value resolve(struct render *r, struct str name) {
             *value = binding->json ? value_from_json(r, binding->json, 0) : value_bool(binding->is_true);
         return *value;
     }
-    const struct builtin *global = global_find(name);
-    return global ? (struct value){.type = V_FUNCTION, .function = global} : value_missing();
+    return load->global ? (struct value){.type = V_FUNCTION, .function = load->global}
+                        : value_missing();
 }
 
 static bool enter(struct render *r, const struct scope *scope) {
@@ -54,7 +55,7 @@ static bool enter(struct render *r, const struct scope *scope) {
             slots[load->slot] = *slot_at(r, load->from_hops, load->from_slot);
             break;
         case LOAD_RESOLVE:
-            slots[load->slot] = resolve(r, load->name);
+            slots[load->slot] = resolve(r, load);
             if (is_error(slots[load->slot]))
                 return false;
             break;

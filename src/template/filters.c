@@ -52,11 +52,7 @@ struct getter {
 };
 
 static struct value lower_case(struct render *r, struct value v) {
-    if (v.type != V_STR)
-        return v;
-    size_t mark = r->out->n;
-    unicode_append_str_case(r->out, str_of_value(v), CASE_LOWER);
-    return text_take(r, mark);
+    return v.type == V_STR ? change_case(r, v, CASE_LOWER) : v;
 }
 
 static struct value get_part(struct render *r, const struct getter *getter, struct value item,
@@ -736,35 +732,22 @@ static struct value filter_string(struct render *r, struct value *a, const struc
     return soft_str(r, a[0]);
 }
 
-static struct value change_case(struct render *r, struct value v, enum unicode_case to) {
-    v = soft_str(r, v);
-    if (is_error(v))
-        return v;
-    size_t mark = r->out->n;
-    unicode_append_str_case(r->out, str_of_value(v), to);
-    return taken_as(r, mark, v);
-}
-
 static struct value filter_upper(struct render *r, struct value *a, const struct args *args) {
     (void)args;
-    return change_case(r, a[0], CASE_UPPER);
+    struct value v = soft_str(r, a[0]);
+    return is_error(v) ? v : change_case(r, v, CASE_UPPER);
 }
 
 static struct value filter_lower(struct render *r, struct value *a, const struct args *args) {
     (void)args;
-    return change_case(r, a[0], CASE_LOWER);
+    struct value v = soft_str(r, a[0]);
+    return is_error(v) ? v : change_case(r, v, CASE_LOWER);
 }
 
 static struct value filter_capitalize(struct render *r, struct value *a, const struct args *args) {
     (void)args;
     struct value v = soft_str(r, a[0]);
-    if (is_error(v) || !v.n)
-        return v;
-    size_t mark = r->out->n, i = 0;
-    uint32_t first = unicode_next(str_of_value(v), &i);
-    unicode_append_case(r->out, first, CASE_TITLE);
-    unicode_append_case_from(r->out, str_of_value(v), i, CASE_LOWER);
-    return taken_as(r, mark, v);
+    return is_error(v) ? v : capitalize(r, v);
 }
 
 static bool separates_title(uint32_t c) {
@@ -1218,7 +1201,7 @@ static const struct builtin FILTERS[] = {
 
 const struct builtin *filter_find(struct str name) {
     for (size_t i = 0; i < sizeof FILTERS / sizeof *FILTERS; i++)
-        if (str_eq_c(name, FILTERS[i].name))
+        if (builtin_is_named(&FILTERS[i], name))
             return &FILTERS[i];
     return NULL;
 }

@@ -114,7 +114,6 @@ static struct value global_raise(struct render *r, struct value *a, const struct
     struct value text = to_str(r, a[1]);
     if (is_error(text))
         return text;
-    r->raised = true;
     err_set(r->err, ERR_INVALID, "%.*s", (int)text.n, text.s);
     return value_error();
 }
@@ -189,7 +188,7 @@ static const struct builtin GLOBALS[] = {
 
 const struct builtin *global_find(struct str name) {
     for (size_t i = 0; i < sizeof GLOBALS / sizeof *GLOBALS; i++)
-        if (str_eq_c(name, GLOBALS[i].name))
+        if (builtin_is_named(&GLOBALS[i], name))
             return &GLOBALS[i];
     return NULL;
 }

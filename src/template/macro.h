@@ -36,8 +36,6 @@ bool loop_append_repr(struct render *r, struct loop *loop);
 struct value loop_attribute(struct render *r, struct value loop, struct str name);
 struct value loop_call(struct render *r, struct loop *loop, const struct args *args);
 
-// The value of a variable from outside or of a global function; V_MISSING if there is none.
-struct value resolve(struct render *r, struct str name);
 // Render the whole template to r->out.
 bool render_root(struct render *r);
 #endif

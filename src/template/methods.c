@@ -12,12 +12,6 @@ static struct value like(struct value v, struct value self) {
     return v;
 }
 
-static struct value change_case(struct render *r, struct value self, enum unicode_case to) {
-    size_t mark = r->out->n;
-    unicode_append_str_case(r->out, str_of_value(self), to);
-    return like(text_take(r, mark), self);
-}
-
 static struct value str_upper(struct render *r, struct value *a, const struct args *args) {
     (void)args;
     return change_case(r, a[0], CASE_UPPER);
@@ -35,13 +29,7 @@ static struct value str_casefold(struct render *r, struct value *a, const struct
 
 static struct value str_capitalize(struct render *r, struct value *a, const struct args *args) {
     (void)args;
-    if (!a[0].n)
-        return a[0];
-    size_t mark = r->out->n, i = 0;
-    uint32_t first = unicode_next(str_of_value(a[0]), &i);
-    unicode_append_case(r->out, first, CASE_TITLE);
-    unicode_append_case_from(r->out, str_of_value(a[0]), i, CASE_LOWER);
-    return like(text_take(r, mark), a[0]);
+    return capitalize(r, a[0]);
 }
 
 static struct value str_title(struct render *r, struct value *a, const struct args *args) {
@@ -899,7 +887,7 @@ int16_t method_find(enum value_type type, struct str name) {
     int16_t n;
     const struct builtin *methods = table(type, &n);
     for (int16_t i = 0; i < n; i++)
-        if (str_eq_c(name, methods[i].name))
+        if (builtin_is_named(&methods[i], name))
             return i;
     return -1;
 }

@@ -149,7 +149,7 @@ static const struct builtin TESTS[] = {
 
 const struct builtin *test_find(struct str name) {
     for (size_t i = 0; i < sizeof TESTS / sizeof *TESTS; i++)
-        if (str_eq_c(name, TESTS[i].name))
+        if (builtin_is_named(&TESTS[i], name))
             return &TESTS[i];
     return NULL;
 }

@@ -32,7 +32,6 @@ struct render {
     uint32_t line; // of what is being evaluated
     bool autoescape;
     bool folds; // what is being printed is a constant expression
-    bool raised; // the template's own raise_exception
     char *text_at, *text_end; // room where texts are put together
     char no_room[1];          // where they point at first
     struct activation *activation;
@@ -64,6 +63,11 @@ struct builtin {
     bool positional;    // takes no keywords
     const char *params[BUILTIN_PARAMS_MAX];
 };
+
+// Whether that is the builtin's name. Most are told apart by their first letter.
+static inline bool builtin_is_named(const struct builtin *builtin, struct str name) {
+    return name.n && builtin->name[0] == name.data[0] && str_eq_c(name, builtin->name);
+}
 
 // ---- Failing ----------------------------------------------------------------------------------
 // Each returns V_ERROR, with *r->err set.

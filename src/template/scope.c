@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/hash.h"
+#include "template/builtins.h"
 
 enum symbol_kind { SYMBOL_PARAMETER, SYMBOL_UNDEFINED, SYMBOL_RESOLVE, SYMBOL_ALIAS };
 
@@ -376,7 +377,8 @@ static void finish_scope(struct resolver *rs, struct frame *frame, struct scope 
             .slot = symbol->slot,
             .from_hops = symbol->from_hops,
             .from_slot = symbol->from_slot,
-            .name = symbol->name};
+            .name = symbol->name,
+            .global = global_find(symbol->name)};
     }
 }
 

@@ -1,6 +1,24 @@
 #include "template/text.h"
 
-#include "template/unicode.h"
+struct value change_case(struct render *r, struct value text, enum unicode_case to) {
+    size_t mark = r->out->n;
+    unicode_append_str_case(r->out, str_of_value(text), to);
+    struct value v = text_take(r, mark);
+    v.flags = is_error(v) ? 0 : text.flags;
+    return v;
+}
+
+struct value capitalize(struct render *r, struct value text) {
+    if (!text.n)
+        return text;
+    size_t mark = r->out->n, i = 0;
+    uint32_t first = unicode_next(str_of_value(text), &i);
+    unicode_append_case(r->out, first, CASE_TITLE);
+    unicode_append_case_from(r->out, str_of_value(text), i, CASE_LOWER);
+    struct value v = text_take(r, mark);
+    v.flags = is_error(v) ? 0 : text.flags;
+    return v;
+}
 
 static bool in_set(struct str set, uint32_t c) {
     for (size_t i = 0; i < set.n;)

@@ -2,7 +2,11 @@
 #ifndef LOAM_TEMPLATE_TEXT_H
 #define LOAM_TEMPLATE_TEXT_H
 #include "template/render.h"
+#include "template/unicode.h"
 
+// All of a text in another case; the first character in title case and the rest in lower case.
+struct value change_case(struct render *r, struct value text, enum unicode_case to);
+struct value capitalize(struct render *r, struct value text);
 // text.strip(chars) at either end; chars is a str, none or V_MISSING for white space.
 struct value strip(struct render *r, struct value text, struct value chars, bool left, bool right);
 // At most `count` replacements, all if it is negative.
