@@ -299,7 +299,7 @@ static void attention_blocks_match_to_the_bit(void **state) {
     (void)state;
     struct rng r = {16};
     enum { Q_MAX = 13, FLOATS = KV_PAGE_TOKENS * 300 };
-    static float q[Q_MAX * 300], p[Q_MAX * KV_PAGE_TOKENS], got[FLOATS], want[FLOATS], got_v[FLOATS], want_v[FLOATS];
+    static float q[(Q_MAX + ATTENTION_PANEL) * 300], p[Q_MAX * KV_PAGE_TOKENS], got[FLOATS], want[FLOATS], got_v[FLOATS], want_v[FLOATS];
     for (uint32_t level = 1; level_at(level); level++) {
         const char *name = level_at(level);
         struct cpu_kernels k = table_of(name);
@@ -316,23 +316,22 @@ static void attention_blocks_match_to_the_bit(void **state) {
                 ref.kv_load_v(&layout, block, want_v);
                 check_equal(name, "kv_load_v", &layout, got_v, want_v, (size_t)v_dim * KV_PAGE_TOKENS);
                 for (uint32_t n_q = 1; n_q <= Q_MAX; n_q++) {
-                    size_t stride = k_dim + rng_below(&r, 9);
                     uint32_t n_keys = 1 + rng_below(&r, KV_PAGE_TOKENS), from = rng_below(&r, KV_PAGE_TOKENS),
                              to = from + 1 + rng_below(&r, KV_PAGE_TOKENS - from);
                     float a[Q_MAX], b[Q_MAX], s_got[Q_MAX * KV_PAGE_TOKENS], s_want[Q_MAX * KV_PAGE_TOKENS],
                         o_got[Q_MAX * 300], o_want[Q_MAX * 300];
-                    rng_fill(&r, q, n_q * stride);
+                    rng_fill(&r, q, (n_q + ATTENTION_PANEL) * k_dim);
                     rng_fill(&r, p, n_q * KV_PAGE_TOKENS);
                     rng_fill(&r, a, n_q);
                     rng_fill(&r, b, n_q);
                     rng_fill(&r, o_got, Q_MAX * 300);
-                    ref.attention_scores_f32(want, k_dim, q, stride, n_q, KV_PAGE_TOKENS, s_want);
-                    k.attention_scores_f32(want, k_dim, q, stride, n_q, n_keys, s_got);
+                    ref.attention_scores_f32(want, k_dim, q, n_q, KV_PAGE_TOKENS, s_want);
+                    k.attention_scores_f32(want, k_dim, q, n_q, n_keys, s_got);
                     for (uint32_t i = 0; i < n_q; i++)
                         check_equal(name, "scores_f32", &layout, s_got + i * KV_PAGE_TOKENS,
                                     s_want + i * KV_PAGE_TOKENS, n_keys);
                     if (!layout.v_in_k) {
-                        k.attention_scores(&layout, block, q, stride, n_q, n_keys, s_got);
+                        k.attention_scores(&layout, block, q, n_q, n_keys, 4096, s_got);
                         for (uint32_t i = 0; i < n_q; i++)
                             check_equal(name, "scores", &layout, s_got + i * KV_PAGE_TOKENS,
                                         s_want + i * KV_PAGE_TOKENS, n_keys);
@@ -344,7 +343,7 @@ static void attention_blocks_match_to_the_bit(void **state) {
                     check_equal(name, "values_f32", &layout, o_got, o_want, Q_MAX * 300);
                     if (!layout.v_in_k) {
                         ref.attention_values_f32(want_v, v_dim, p, n_q, from, to, a, b, o_want, o_stride);
-                        k.attention_values(&layout, block, p, n_q, from, to, a, b, o_got, o_stride);
+                        k.attention_values(&layout, block, p, n_q, from, to, -512, a, b, o_got, o_stride);
                         check_equal(name, "values", &layout, o_got, o_want, Q_MAX * 300);
                     }
                 }

@@ -23,7 +23,7 @@
 
 enum {
     TILE_QUERIES = 64,
-    DIRECT_QUERIES = 6,   // up to here the kernels read the packed block
+    DIRECT_QUERIES = 8,   // up to here the kernels read the packed block
     TILES_A_THREAD = 4,   // fewer than this: cut the splits apart
     PARTIAL_TOKENS = 8,   // tokens at full context whose partial results the scratch holds
     BLOCKS_A_SPLIT = ATTENTION_SPLIT / KV_PAGE_TOKENS,
@@ -85,7 +85,7 @@ struct tile {
 // Per-thread memory, laid out by scratch_init().
 struct scratch {
     float *k, *v;       // a block in float32
-    float *q;           // [TILE_QUERIES][k_dim]
+    float *q;           // [TILE_QUERIES] in panels, see attention_scores_fn
     float *s;           // [TILE_QUERIES][KV_PAGE_TOKENS]
     float *o, *o_split; // [TILE_QUERIES][v_dim]
     float *m, *l, *m_split, *l_split, *a, *b; // [TILE_QUERIES]
@@ -168,7 +168,7 @@ static void block_run_selected(const struct job *job, const struct tile *t, cons
     uint32_t page = t->row->block_table[job->layer->group][block_idx];
     assert(page != KV_PAGE_NONE);
     k->kv_gather(layout, kv_block(job->layer, page, t->kv_head), tokens, n, s->k, s->v);
-    k->attention_scores_f32(s->k, layout->k_dim, s->q, layout->k_dim, t->n_queries, n, s->s);
+    k->attention_scores_f32(s->k, layout->k_dim, s->q, t->n_queries, n, s->s);
     uint64_t seen = 0;
     for (uint32_t j = 0; j < n; j++)
         seen |= UINT64_C(1) << tokens[j];
@@ -207,8 +207,10 @@ static void blocks_run_selected(const struct job *job, const struct tile *t, con
     }
 }
 
-// Merge one block into the split's running results.
-static void block_run(const struct job *job, const struct tile *t, const struct scratch *s, uint32_t block_idx) {
+// Merge one block into the split's running results. Meanwhile what comes next is fetched: the block's
+// values while its keys are used, then the keys of the next block.
+static void block_run(const struct job *job, const struct tile *t, const struct scratch *s, uint32_t block_idx,
+                      uint32_t last_block_idx) {
     const struct attention_args *args = job->args;
     const struct cpu_kernels *k = &job->cb->kernels;
     const struct kv_layout *layout = &job->layer->layout;
@@ -233,17 +235,22 @@ static void block_run(const struct job *job, const struct tile *t, const struct 
         return;
     uint32_t page = t->row->block_table[job->layer->group][block_idx];
     assert(page != KV_PAGE_NONE);
-    const void *block = kv_block(job->layer, page, t->kv_head);
-    uint32_t q0 = t_from * n_heads, n_q = (t_to - t_from) * n_heads;
+    const char *block = kv_block(job->layer, page, t->kv_head), *next = block;
+    if (block_idx != last_block_idx) {
+        uint32_t next_page = t->row->block_table[job->layer->group][block_idx + 1];
+        next = kv_block(job->layer, next_page, t->kv_head);
+    }
+    // From a whole panel on.
+    uint32_t q0 = t_from * n_heads / ATTENTION_PANEL * ATTENTION_PANEL, n_q = t_to * n_heads - q0;
+    const float *q_panels = s->q + (size_t)q0 * layout->k_dim;
+    float *scores = s->s + (size_t)q0 * KV_PAGE_TOKENS;
     bool direct = t->n_queries <= DIRECT_QUERIES && !layout->v_in_k;
     if (direct) {
-        k->attention_scores(layout, block, s->q + (size_t)q0 * layout->k_dim, layout->k_dim, n_q, n_keys,
-                            s->s + (size_t)q0 * KV_PAGE_TOKENS);
+        k->attention_scores(layout, block, q_panels, n_q, n_keys, (ptrdiff_t)layout->v_codes, scores);
     } else {
         k->kv_load_k(layout, block, s->k);
         k->kv_load_v(layout, block, s->v);
-        k->attention_scores_f32(s->k, layout->k_dim, s->q + (size_t)q0 * layout->k_dim, layout->k_dim, n_q,
-                                n_keys, s->s + (size_t)q0 * KV_PAGE_TOKENS);
+        k->attention_scores_f32(s->k, layout->k_dim, q_panels, n_q, n_keys, scores);
     }
     for (uint32_t i = t_from; i < t_to; i++) {
         if (spans[i].from >= spans[i].to)
@@ -265,7 +272,7 @@ static void block_run(const struct job *job, const struct tile *t, const struct 
             continue;
         if (direct)
             k->attention_values(layout, block, s->s + (size_t)q * KV_PAGE_TOKENS, n * n_heads, span.from, span.to,
-                                s->a + q, s->b + q, s->o_split + (size_t)q * v_dim, v_dim);
+                                next - (block + layout->v_codes), s->a + q, s->b + q, s->o_split + (size_t)q * v_dim, v_dim);
         else
             k->attention_values_f32(s->v, v_dim, s->s + (size_t)q * KV_PAGE_TOKENS, n * n_heads, span.from,
                                     span.to, s->a + q, s->b + q, s->o_split + (size_t)q * v_dim, v_dim);
@@ -313,10 +320,10 @@ static void tile_run(void *arg, uint32_t tile_idx, uint32_t thread_idx) {
     struct tile t = tile_find(job, idx);
     struct scratch s = scratch_init(job->cb->thread_scratch[thread_idx], job->cb->limits.head_dim);
     uint32_t k_dim = job->layer->layout.k_dim, v_dim = job->layer->layout.v_dim;
-    for (uint32_t i = 0; i < t.n_tokens; i++)
-        memcpy(s.q + (size_t)i * t.n_heads * k_dim,
-               mat_row(args->q, t.row->token_off + t.t0 + i) + (size_t)t.head0 * k_dim,
-               (size_t)t.n_heads * k_dim * sizeof(float));
+    for (uint32_t q = 0; q < t.n_queries; q++)
+        attention_pack_query(s.q, q, k_dim,
+                             mat_row(args->q, t.row->token_off + t.t0 + q / t.n_heads) +
+                                 (size_t)(t.head0 + q % t.n_heads) * k_dim);
     reset(s.m, s.l, s.o, t.n_queries, v_dim);
     struct span span = visible_all(args, t.row, t.t0, t.t0 + t.n_tokens);
     uint32_t last_block = div_up(span.to, KV_PAGE_TOKENS);
@@ -328,7 +335,7 @@ static void tile_run(void *arg, uint32_t tile_idx, uint32_t thread_idx) {
             blocks_run_selected(job, &t, &s, from, to);
         else
             for (uint32_t block = from; block < to; block++)
-                block_run(job, &t, &s, block);
+                block_run(job, &t, &s, block, last_block - 1);
         if (job->split)
             break;
         for (uint32_t q = 0; q < t.n_queries; q++)

@@ -33,28 +33,32 @@ typedef void scale_fn(float a, float *y, size_t n);
 // (a, b) -> (a cos - b sin, b cos + a sin). Pairs are (j, j + n_pairs), or (2j, 2j + 1) when interleaved.
 typedef void rope_fn(float *x, const float *cos, const float *sin, size_t n_pairs, bool interleaved);
 
+enum { ATTENTION_PANEL = 4 };
+
 // Attention works on blocks of KV_PAGE_TOKENS keys of one KV head; see kv_layout.h for a block's memory
 // and attention.c for the order of summation that these keep.
 //
 // Dequantize all of a block's keys to float32 [k_dim, KV_PAGE_TOKENS], its values to
 // [KV_PAGE_TOKENS, v_dim]: element = fma(scale, code, bias) for the quantized kinds.
 typedef void kv_load_fn(const struct kv_layout *layout, const void *block, float *out);
-// s[i][j] = sum over d, ascending, of q[i][d] * k[d][j], one fma a term. n_q query vectors at
-// q + i * q_stride; s is [n_q, KV_PAGE_TOKENS]. Keys from n_keys on may be left out.
+// s[i][j] = sum over d, ascending, of q[i][d] * k[d][j], one fma a term. The queries come in panels of
+// ATTENTION_PANEL, [k_dim, ATTENTION_PANEL] each, the last one with columns to spare; s is [n_q,
+// KV_PAGE_TOKENS]. Keys from n_keys on may be left out. What lies `ahead` bytes behind the keys read is
+// fetched into the cache.
 typedef void attention_scores_fn(const struct kv_layout *layout, const void *block, const float *q,
-                                 size_t q_stride, uint32_t n_q, uint32_t n_keys, float *s);
+                                 uint32_t n_q, uint32_t n_keys, ptrdiff_t ahead, float *s);
 // The same for keys that kv_load_k has unpacked.
-typedef void attention_scores_f32_fn(const float *k, uint32_t k_dim, const float *q, size_t q_stride,
-                                     uint32_t n_q, uint32_t n_keys, float *s);
+typedef void attention_scores_f32_fn(const float *k, uint32_t k_dim, const float *q, uint32_t n_q,
+                                     uint32_t n_keys, float *s);
 // In place: s = p = exp(cap(scale * s) - m) for the keys whose bit is set in `seen`, 0 for the others; m is
 // their maximum, and the sum of p goes to *l. cap(x) = softcap * tanh(x / softcap) if softcap > 0. Requires
 // a bit in `seen`.
 typedef void attention_softmax_fn(float *s, uint64_t seen, float scale, float softcap, float *m, float *l);
 // o[i][d] = fma(o[i][d], a[i], b[i] * sum over j in [from, to), ascending, of p[i][j] * v[j][d]).
-// p is [n_q, KV_PAGE_TOKENS], o [n_q, v_dim] with rows o_stride apart.
+// p is [n_q, KV_PAGE_TOKENS], o [n_q, v_dim] with rows o_stride apart. `ahead` as for the keys.
 typedef void attention_values_fn(const struct kv_layout *layout, const void *block, const float *p,
-                                 uint32_t n_q, uint32_t from, uint32_t to, const float *a, const float *b,
-                                 float *o, size_t o_stride);
+                                 uint32_t n_q, uint32_t from, uint32_t to, ptrdiff_t ahead, const float *a,
+                                 const float *b, float *o, size_t o_stride);
 typedef void attention_values_f32_fn(const float *v, uint32_t v_dim, const float *p, uint32_t n_q,
                                      uint32_t from, uint32_t to, const float *a, const float *b, float *o,
                                      size_t o_stride);

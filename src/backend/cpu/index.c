@@ -5,6 +5,7 @@
 
 #include <assert.h>
 
+#include "backend/cpu/attention.h"
 #include "backend/cpu/kv_pool.h"
 #include "base/checked.h"
 #include "base/half.h"
@@ -30,7 +31,10 @@ static size_t ctx_stride(const struct backend_limits *limits) {
 struct cpu_scratch_bytes cpu_index_scratch(const struct cpu_backend *cb, const struct backend_limits *limits) {
     (void)cb;
     return (struct cpu_scratch_bytes){
-        .thread = (size_t)(limits->n_heads + limits->head_dim) * KV_PAGE_TOKENS * sizeof(float),
+        // Keys, scores, and the queries of a token in whole panels.
+        .thread = ((size_t)(limits->n_heads + limits->head_dim) * KV_PAGE_TOKENS +
+                   (size_t)(limits->n_heads + ATTENTION_PANEL) * limits->head_dim) *
+                  sizeof(float),
         .shared = BATCH_TOKENS * ctx_stride(limits) * sizeof(float),
     };
 }
@@ -42,6 +46,7 @@ static void score_tile(void *arg, uint32_t tile_idx, uint32_t thread_idx) {
     const struct step *step = job->cb->step;
     uint32_t b0 = tile_idx * BLOCKS_A_TILE;
     float *keys = job->cb->thread_scratch[thread_idx], *s = keys + (size_t)a->head_dim * KV_PAGE_TOKENS;
+    float *q = s + (size_t)a->n_heads * KV_PAGE_TOKENS;
     for (uint32_t block = b0; block < b0 + BLOCKS_A_TILE; block++) {
         uint32_t loaded_row = UINT32_MAX, first = block * KV_PAGE_TOKENS;
         for (uint32_t i = 0; i < job->n_tokens; i++) {
@@ -55,8 +60,9 @@ static void score_tile(void *arg, uint32_t tile_idx, uint32_t thread_idx) {
                 k->kv_load_k(&job->layer->layout, kv_block(job->layer, page, 0), keys);
                 loaded_row = row_idx;
             }
-            k->attention_scores_f32(keys, a->head_dim, mat_row(a->q, token), a->head_dim, a->n_heads,
-                                    KV_PAGE_TOKENS, s);
+            for (uint32_t h = 0; h < a->n_heads; h++)
+                attention_pack_query(q, h, a->head_dim, mat_row(a->q, token) + (size_t)h * a->head_dim);
+            k->attention_scores_f32(keys, a->head_dim, q, a->n_heads, KV_PAGE_TOKENS, s);
             k->index_reduce(s, mat_row(a->weights, token), a->n_heads, a->scale,
                             job->scores + i * job->ctx_stride + first);
         }
@@ -119,6 +125,7 @@ void cpu_index(struct backend *be, const struct index_args *args) {
                       .layer = &args->pool->layers[args->layer],
                       .scores = cb->shared_scratch,
                       .ctx_stride = ctx_stride(&cb->limits)};
+    assert(args->n_heads <= cb->limits.n_heads && args->head_dim <= cb->limits.head_dim);
     assert(job.layer->n_heads == 1 && job.layer->layout.k_dim == args->head_dim);
     for (job.t0 = 0; job.t0 < step->n_tokens; job.t0 += job.n_tokens) {
         job.n_tokens = min_u32(BATCH_TOKENS, step->n_tokens - job.t0);

@@ -116,25 +116,31 @@ static void kv_load_v_ref(const struct kv_layout *layout, const void *block, flo
             out[(size_t)j * layout->v_dim + d] = kv_value_at(layout, block, j, d);
 }
 
-static void attention_scores_ref(const struct kv_layout *layout, const void *block, const float *q, size_t q_stride,
-                                 uint32_t n_q, uint32_t n_keys, float *s) {
+// Element d of query i.
+static float query_at(const float *q, uint32_t k_dim, uint32_t i, uint32_t d) {
+    return q[((size_t)(i / ATTENTION_PANEL) * k_dim + d) * ATTENTION_PANEL + i % ATTENTION_PANEL];
+}
+
+static void attention_scores_ref(const struct kv_layout *layout, const void *block, const float *q, uint32_t n_q,
+                                 uint32_t n_keys, ptrdiff_t ahead, float *s) {
+    (void)ahead;
     for (uint32_t i = 0; i < n_q; i++) {
         for (uint32_t j = 0; j < n_keys; j++) {
             float sum = 0;
             for (uint32_t d = 0; d < layout->k_dim; d++)
-                sum = fmaf(q[i * q_stride + d], kv_key_at(layout, block, j, d), sum);
+                sum = fmaf(query_at(q, layout->k_dim, i, d), kv_key_at(layout, block, j, d), sum);
             s[i * KEYS + j] = sum;
         }
     }
 }
 
-static void attention_scores_f32_ref(const float *k, uint32_t k_dim, const float *q, size_t q_stride, uint32_t n_q,
-                                     uint32_t n_keys, float *s) {
+static void attention_scores_f32_ref(const float *k, uint32_t k_dim, const float *q, uint32_t n_q, uint32_t n_keys,
+                                     float *s) {
     for (uint32_t i = 0; i < n_q; i++) {
         for (uint32_t j = 0; j < n_keys; j++) {
             float sum = 0;
             for (uint32_t d = 0; d < k_dim; d++)
-                sum = fmaf(q[i * q_stride + d], k[(size_t)d * KEYS + j], sum);
+                sum = fmaf(query_at(q, k_dim, i, d), k[(size_t)d * KEYS + j], sum);
             s[i * KEYS + j] = sum;
         }
     }
@@ -159,8 +165,9 @@ static void attention_softmax_ref(float *s, uint64_t seen, float scale, float so
 }
 
 static void attention_values_ref(const struct kv_layout *layout, const void *block, const float *p, uint32_t n_q,
-                                 uint32_t from, uint32_t to, const float *a, const float *b, float *o,
-                                 size_t o_stride) {
+                                 uint32_t from, uint32_t to, ptrdiff_t ahead, const float *a, const float *b,
+                                 float *o, size_t o_stride) {
+    (void)ahead;
     for (uint32_t i = 0; i < n_q; i++) {
         for (uint32_t d = 0; d < layout->v_dim; d++) {
             float sum = 0;

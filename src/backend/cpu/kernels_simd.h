@@ -338,18 +338,16 @@ INLINE void load_keys(enum kv_kind kind, const void *codes, const struct params 
     }
 }
 
-// Dims [i, i + VF_N) of row `token` of a token-major array whose rows are `stride` elements; q4: of the
-// low or the high halves of its bytes.
-INLINE vf load_row(enum kv_kind kind, bool high, const void *codes, size_t stride, uint32_t token, uint32_t i) {
-    size_t at = token * stride + i;
+// Elements [i, i + VF_N) of a token-major row; q4: of the low or the high halves of its bytes.
+INLINE vf load_row(enum kv_kind kind, bool high, const void *row, uint32_t i) {
     switch (kind) {
-    case KV_F32: return vf_load((const float *)codes + at);
-    case KV_F16: return vf_load_f16((const uint16_t *)codes + at);
-    case KV_BF16: return vf_load_bf16((const uint16_t *)codes + at);
-    case KV_Q8: return vf_load_u8((const uint8_t *)codes + at);
+    case KV_F32: return vf_load((const float *)row + i);
+    case KV_F16: return vf_load_f16((const uint16_t *)row + i);
+    case KV_BF16: return vf_load_bf16((const uint16_t *)row + i);
+    case KV_Q8: return vf_load_u8((const uint8_t *)row + i);
     case KV_Q4: {
         vf low, up;
-        vf_load_nibbles((const uint8_t *)codes + at, &low, &up);
+        vf_load_nibbles((const uint8_t *)row + i, &low, &up);
         return high ? up : low;
     }
     }
@@ -364,22 +362,55 @@ INLINE uint32_t tile_vectors(uint32_t n_q) {
     return VF_N == 16 ? 4 : n_q <= 2 ? 8 : 4;
 }
 
-enum { TILE_VECTORS_MAX = 8, TILE_Q_MAX = 6 };
+enum { TILE_VECTORS_MAX = 8, PANEL = ATTENTION_PANEL, LINE = 64 };
 
-INLINE void scores_tile(enum kv_kind kind, const void *codes, const struct params *params, uint32_t k_dim,
-                        const float *q, size_t q_stride, const uint32_t n_q, uint32_t j0, float *s) {
+// Bytes that one vector of elements takes, and whether two rows (of dims, of tokens) lie in pairs.
+INLINE uint32_t vector_bytes(enum kv_kind kind) {
+    return VF_N * (kind == KV_F32 || kind == KV_BF16 ? 4 : kind == KV_F16 ? 2 : 1);
+}
+
+// Fetch the line `ahead` of p, if the v-th vector of a row begins one.
+INLINE void fetch(const void *p, ptrdiff_t ahead, uint32_t v, uint32_t bytes) {
+    if (v * bytes % LINE == 0)
+        __builtin_prefetch((const char *)p + ahead);
+}
+
+// Where the keys of dims d, d + 1 and tokens from j lie, and how far it is to the second row.
+INLINE const char *key_address(enum kv_kind kind, const void *codes, uint32_t d, uint32_t j) {
+    const char *base = codes;
+    switch (kind) {
+    case KV_F32: return base + ((size_t)d * KEYS + j) * 4;
+    case KV_F16: return base + ((size_t)d * KEYS + j) * 2;
+    case KV_BF16: return base + ((size_t)d * KEYS + 2 * j) * 2;
+    case KV_Q8: return base + (size_t)d * KEYS + j;
+    case KV_Q4: return base + (size_t)d / 2 * KEYS + j;
+    }
+    return base;
+}
+
+// `prefetch` is a constant: the keys come from memory, not from what was just unpacked.
+INLINE void scores_tile(enum kv_kind kind, bool prefetch, const void *codes, const struct params *params,
+                        uint32_t k_dim, const float *q, const uint32_t n_q, uint32_t j0, ptrdiff_t ahead, float *s) {
     const uint32_t n_v = tile_vectors(n_q);
-    vf acc[TILE_Q_MAX][TILE_VECTORS_MAX];
+    const bool paired = kind == KV_BF16 || kind == KV_Q4;
+    vf acc[PANEL][TILE_VECTORS_MAX];
     UNROLL for (uint32_t i = 0; i < n_q; i++)
         UNROLL for (uint32_t v = 0; v < n_v; v++)
             acc[i][v] = vf_set(0.0f);
     uint32_t d = 0;
-    if (n_q <= 3) { // hold the queries' elements, stream the keys
-        for (; d + 2 <= k_dim; d += 2) {
+    for (; d + 2 <= k_dim; d += 2, q += 2 * PANEL) {
+        if (prefetch) {
+            UNROLL for (uint32_t v = 0; v < n_v; v++) {
+                fetch(key_address(kind, codes, d, j0 + v * VF_N), ahead, v, vector_bytes(kind));
+                if (!paired)
+                    fetch(key_address(kind, codes, d + 1, j0 + v * VF_N), ahead, v, vector_bytes(kind));
+            }
+        }
+        if (n_q <= 3) { // hold the queries' elements, stream the keys
             vf b0[3], b1[3];
             UNROLL for (uint32_t i = 0; i < n_q; i++) {
-                b0[i] = vf_set(q[i * q_stride + d]);
-                b1[i] = vf_set(q[i * q_stride + d + 1]);
+                b0[i] = vf_set(q[i]);
+                b1[i] = vf_set(q[PANEL + i]);
             }
             UNROLL for (uint32_t v = 0; v < n_v; v++) {
                 vf k0, k1;
@@ -387,16 +418,19 @@ INLINE void scores_tile(enum kv_kind kind, const void *codes, const struct param
                 UNROLL for (uint32_t i = 0; i < n_q; i++)
                     acc[i][v] = vf_fma(b1[i], k1, vf_fma(b0[i], k0, acc[i][v]));
             }
-        }
-    } else { // hold the keys, stream the queries' elements
-        for (; d + 2 <= k_dim; d += 2) {
+        } else { // hold the keys, stream the queries' elements
             vf k0[4], k1[4];
             UNROLL for (uint32_t v = 0; v < n_v; v++)
                 load_keys(kind, codes, params, d, j0 + v * VF_N, &k0[v], &k1[v]);
             UNROLL for (uint32_t i = 0; i < n_q; i++) {
-                vf b0 = vf_set(q[i * q_stride + d]), b1 = vf_set(q[i * q_stride + d + 1]);
+                vf b0 = vf_set(q[i]);
                 UNROLL for (uint32_t v = 0; v < n_v; v++)
-                    acc[i][v] = vf_fma(b1, k1[v], vf_fma(b0, k0[v], acc[i][v]));
+                    acc[i][v] = vf_fma(b0, k0[v], acc[i][v]);
+            }
+            UNROLL for (uint32_t i = 0; i < n_q; i++) {
+                vf b1 = vf_set(q[PANEL + i]);
+                UNROLL for (uint32_t v = 0; v < n_v; v++)
+                    acc[i][v] = vf_fma(b1, k1[v], acc[i][v]);
             }
         }
     }
@@ -405,7 +439,7 @@ INLINE void scores_tile(enum kv_kind kind, const void *codes, const struct param
             vf k0, k1;
             load_keys(kind, codes, params, d, j0 + v * VF_N, &k0, &k1);
             UNROLL for (uint32_t i = 0; i < n_q; i++)
-                acc[i][v] = vf_fma(vf_set(q[i * q_stride + d]), k0, acc[i][v]);
+                acc[i][v] = vf_fma(vf_set(q[i]), k0, acc[i][v]);
         }
     }
     UNROLL for (uint32_t i = 0; i < n_q; i++)
@@ -413,54 +447,52 @@ INLINE void scores_tile(enum kv_kind kind, const void *codes, const struct param
             vf_store(s + i * KEYS + j0 + v * VF_N, acc[i][v]);
 }
 
-INLINE void scores_tiles(enum kv_kind kind, const void *codes, const struct params *params, uint32_t k_dim,
-                         const float *q, size_t q_stride, const uint32_t n_q, uint32_t n_keys, float *s) {
-    for (uint32_t j = 0; j < n_keys; j += tile_vectors(n_q) * VF_N)
-        scores_tile(kind, codes, params, k_dim, q, q_stride, n_q, j, s);
-}
-
-// Queries in tiles that fill the registers: up to 4 when keys come unpacked on the fly, 6 from float32.
-INLINE void scores_kind(enum kv_kind kind, const void *codes, const struct params *params, uint32_t k_dim,
-                        const float *q, size_t q_stride, uint32_t n_q, uint32_t n_keys, float *s) {
-    while (n_q) {
-        uint32_t n;
-        if (kind == KV_F32)
-            n = n_q < TILE_Q_MAX ? n_q : TILE_Q_MAX;
-        else
-            n = n_q <= 4 ? n_q : n_q <= 6 ? 3 : 4;
-        switch (n) {
-        case 1: scores_tiles(kind, codes, params, k_dim, q, q_stride, 1, n_keys, s); break;
-        case 2: scores_tiles(kind, codes, params, k_dim, q, q_stride, 2, n_keys, s); break;
-        case 3: scores_tiles(kind, codes, params, k_dim, q, q_stride, 3, n_keys, s); break;
-        case 4: scores_tiles(kind, codes, params, k_dim, q, q_stride, 4, n_keys, s); break;
-        case 5: scores_tiles(kind, codes, params, k_dim, q, q_stride, 5, n_keys, s); break;
-        default: scores_tiles(kind, codes, params, k_dim, q, q_stride, 6, n_keys, s); break;
-        }
-        q += n * q_stride;
-        s += (size_t)n * KEYS;
-        n_q -= n;
+// All panels against the keys of one tile, which thereby stay in the first-level cache; then what is
+// left over, which may take more keys at a time.
+INLINE void scores_kind(enum kv_kind kind, bool prefetch, const void *codes, const struct params *params,
+                        uint32_t k_dim, const float *q, uint32_t n_q, uint32_t n_keys, ptrdiff_t ahead, float *s) {
+    uint32_t n_whole = n_q / PANEL, j, i;
+    for (j = 0; n_whole && j < n_keys; j += tile_vectors(PANEL) * VF_N)
+        for (i = 0; i < n_whole; i++)
+            scores_tile(kind, prefetch, codes, params, k_dim, q + (size_t)i * PANEL * k_dim, PANEL, j, ahead,
+                        s + (size_t)i * PANEL * KEYS);
+    q += (size_t)n_whole * PANEL * k_dim;
+    s += (size_t)n_whole * PANEL * KEYS;
+    switch (n_q % PANEL) {
+    case 1:
+        for (j = 0; j < n_keys; j += tile_vectors(1) * VF_N)
+            scores_tile(kind, prefetch, codes, params, k_dim, q, 1, j, ahead, s);
+        break;
+    case 2:
+        for (j = 0; j < n_keys; j += tile_vectors(2) * VF_N)
+            scores_tile(kind, prefetch, codes, params, k_dim, q, 2, j, ahead, s);
+        break;
+    case 3:
+        for (j = 0; j < n_keys; j += tile_vectors(3) * VF_N)
+            scores_tile(kind, prefetch, codes, params, k_dim, q, 3, j, ahead, s);
+        break;
     }
 }
 
-static void attention_scores_simd(const struct kv_layout *layout, const void *block, const float *q, size_t q_stride,
-                                  uint32_t n_q, uint32_t n_keys, float *s) {
+static void attention_scores_simd(const struct kv_layout *layout, const void *block, const float *q, uint32_t n_q,
+                                  uint32_t n_keys, ptrdiff_t ahead, float *s) {
     const char *base = block;
     uint32_t dim = layout->k_dim;
     struct params params;
     if (kind_quantized(layout->kind))
         params_load(&params, base + layout->k_scales, base + layout->k_biases, kv_n_groups(dim));
     switch (layout->kind) {
-    case KV_F32: scores_kind(KV_F32, base, NULL, dim, q, q_stride, n_q, n_keys, s); break;
-    case KV_F16: scores_kind(KV_F16, base, NULL, dim, q, q_stride, n_q, n_keys, s); break;
-    case KV_BF16: scores_kind(KV_BF16, base, NULL, dim, q, q_stride, n_q, n_keys, s); break;
-    case KV_Q8: scores_kind(KV_Q8, base, &params, dim, q, q_stride, n_q, n_keys, s); break;
-    case KV_Q4: scores_kind(KV_Q4, base, &params, dim, q, q_stride, n_q, n_keys, s); break;
+    case KV_F32: scores_kind(KV_F32, true, base, NULL, dim, q, n_q, n_keys, ahead, s); break;
+    case KV_F16: scores_kind(KV_F16, true, base, NULL, dim, q, n_q, n_keys, ahead, s); break;
+    case KV_BF16: scores_kind(KV_BF16, true, base, NULL, dim, q, n_q, n_keys, ahead, s); break;
+    case KV_Q8: scores_kind(KV_Q8, true, base, &params, dim, q, n_q, n_keys, ahead, s); break;
+    case KV_Q4: scores_kind(KV_Q4, true, base, &params, dim, q, n_q, n_keys, ahead, s); break;
     }
 }
 
-static void attention_scores_f32_simd(const float *k, uint32_t k_dim, const float *q, size_t q_stride, uint32_t n_q,
-                                      uint32_t n_keys, float *s) {
-    scores_kind(KV_F32, k, NULL, k_dim, q, q_stride, n_q, n_keys, s);
+static void attention_scores_f32_simd(const float *k, uint32_t k_dim, const float *q, uint32_t n_q, uint32_t n_keys,
+                                      float *s) {
+    scores_kind(KV_F32, false, k, NULL, k_dim, q, n_q, n_keys, 0, s);
 }
 
 static void attention_softmax_simd(float *s, uint64_t seen, float scale, float softcap, float *m, float *l) {
@@ -500,67 +532,79 @@ struct segment {
     const float *scale, *bias; // [KEYS], quantized kinds
 };
 
-INLINE void values_tile(enum kv_kind kind, bool high, const void *codes, size_t stride, const struct segment *seg,
-                        uint32_t i0, const uint32_t n_v, uint32_t n_last, const float *p, const uint32_t n_q,
-                        uint32_t from, uint32_t to, const float *a, const float *b, float *o, size_t o_stride) {
-    vf acc[TILE_Q_MAX][TILE_VECTORS_MAX];
+// The n_v vectors of dims from i0 on, the last with n_last lanes. Pointers run along the tokens.
+INLINE void values_tile(enum kv_kind kind, bool high, bool prefetch, const void *codes, size_t stride,
+                        const struct segment *seg, uint32_t i0, const uint32_t n_v, uint32_t n_last, const float *p,
+                        const uint32_t n_q, uint32_t from, uint32_t to, ptrdiff_t ahead, const float *a,
+                        const float *b, float *o, size_t o_stride) {
+    vf acc[PANEL][TILE_VECTORS_MAX];
     UNROLL for (uint32_t i = 0; i < n_q; i++)
         UNROLL for (uint32_t v = 0; v < n_v; v++)
             acc[i][v] = vf_set(0.0f);
     uint32_t j = from, code = seg->code + i0;
+    const float *pj = p + from;
     if (kind == KV_BF16) { // rows lie in pairs of tokens
-        const uint16_t *pairs = (const uint16_t *)codes + 2 * (size_t)code;
+        const uint16_t *pairs = (const uint16_t *)codes + ((size_t)(from / 2) * stride + code) * 2;
         vf v0, v1;
         if (j & 1 && j < to) {
             UNROLL for (uint32_t v = 0; v < n_v; v++) {
-                vf_load_bf16_pairs(pairs + (size_t)(j / 2) * 2 * stride + 2 * v * VF_N, &v0, &v1);
+                vf_load_bf16_pairs(pairs + 2 * v * VF_N, &v0, &v1);
                 UNROLL for (uint32_t i = 0; i < n_q; i++)
-                    acc[i][v] = vf_fma(vf_set(p[i * KEYS + j]), v1, acc[i][v]);
+                    acc[i][v] = vf_fma(vf_set(pj[i * KEYS]), v1, acc[i][v]);
             }
-            j++;
+            j++, pj++, pairs += 2 * stride;
         }
-        if (n_q <= 3) {
-            for (; j + 2 <= to; j += 2) {
+        for (; j + 2 <= to; j += 2, pj += 2, pairs += 2 * stride) {
+            if (prefetch)
+                UNROLL for (uint32_t v = 0; v < n_v; v++)
+                    fetch(pairs + 2 * v * VF_N, ahead, v, vector_bytes(kind));
+            if (n_q <= 3) {
                 vf b0[3], b1[3];
                 UNROLL for (uint32_t i = 0; i < n_q; i++) {
-                    b0[i] = vf_set(p[i * KEYS + j]);
-                    b1[i] = vf_set(p[i * KEYS + j + 1]);
+                    b0[i] = vf_set(pj[i * KEYS]);
+                    b1[i] = vf_set(pj[i * KEYS + 1]);
                 }
                 UNROLL for (uint32_t v = 0; v < n_v; v++) {
-                    vf_load_bf16_pairs(pairs + (size_t)(j / 2) * 2 * stride + 2 * v * VF_N, &v0, &v1);
+                    vf_load_bf16_pairs(pairs + 2 * v * VF_N, &v0, &v1);
                     UNROLL for (uint32_t i = 0; i < n_q; i++)
                         acc[i][v] = vf_fma(b1[i], v1, vf_fma(b0[i], v0, acc[i][v]));
                 }
-            }
-        } else {
-            for (; j + 2 <= to; j += 2) {
+            } else {
                 vf w0[4], w1[4];
                 UNROLL for (uint32_t v = 0; v < n_v; v++)
-                    vf_load_bf16_pairs(pairs + (size_t)(j / 2) * 2 * stride + 2 * v * VF_N, &w0[v], &w1[v]);
+                    vf_load_bf16_pairs(pairs + 2 * v * VF_N, &w0[v], &w1[v]);
                 UNROLL for (uint32_t i = 0; i < n_q; i++) {
-                    vf b0 = vf_set(p[i * KEYS + j]), b1 = vf_set(p[i * KEYS + j + 1]);
+                    vf b0 = vf_set(pj[i * KEYS]);
                     UNROLL for (uint32_t v = 0; v < n_v; v++)
-                        acc[i][v] = vf_fma(b1, w1[v], vf_fma(b0, w0[v], acc[i][v]));
+                        acc[i][v] = vf_fma(b0, w0[v], acc[i][v]);
+                }
+                UNROLL for (uint32_t i = 0; i < n_q; i++) {
+                    vf b1 = vf_set(pj[i * KEYS + 1]);
+                    UNROLL for (uint32_t v = 0; v < n_v; v++)
+                        acc[i][v] = vf_fma(b1, w1[v], acc[i][v]);
                 }
             }
         }
         if (j < to) {
             UNROLL for (uint32_t v = 0; v < n_v; v++) {
-                vf_load_bf16_pairs(pairs + (size_t)(j / 2) * 2 * stride + 2 * v * VF_N, &v0, &v1);
+                vf_load_bf16_pairs(pairs + 2 * v * VF_N, &v0, &v1);
                 UNROLL for (uint32_t i = 0; i < n_q; i++)
-                    acc[i][v] = vf_fma(vf_set(p[i * KEYS + j]), v0, acc[i][v]);
+                    acc[i][v] = vf_fma(vf_set(pj[i * KEYS]), v0, acc[i][v]);
             }
         }
     } else {
-        for (; j < to; j++) {
+        const char *row = (const char *)codes + ((size_t)from * stride + code) * (vector_bytes(kind) / VF_N);
+        for (; j < to; j++, pj++, row += stride * (vector_bytes(kind) / VF_N)) {
             vf x[TILE_VECTORS_MAX];
             UNROLL for (uint32_t v = 0; v < n_v; v++) {
-                x[v] = load_row(kind, high, codes, stride, j, code + v * VF_N);
+                if (prefetch)
+                    fetch(row + v * vector_bytes(kind), ahead, v, vector_bytes(kind));
+                x[v] = load_row(kind, high, row, v * VF_N);
                 if (kind_quantized(kind))
                     x[v] = vf_fma(vf_set(seg->scale[j]), x[v], vf_set(seg->bias[j]));
             }
             UNROLL for (uint32_t i = 0; i < n_q; i++) {
-                vf b0 = vf_set(p[i * KEYS + j]);
+                vf b0 = vf_set(pj[i * KEYS]);
                 UNROLL for (uint32_t v = 0; v < n_v; v++)
                     acc[i][v] = vf_fma(b0, x[v], acc[i][v]);
             }
@@ -578,61 +622,64 @@ INLINE void values_tile(enum kv_kind kind, bool high, const void *codes, size_t 
     }
 }
 
-INLINE void values_segment(enum kv_kind kind, bool high, const void *codes, size_t stride, const struct segment *seg,
-                           const float *p, const uint32_t n_q, uint32_t from, uint32_t to, const float *a,
-                           const float *b, float *o, size_t o_stride) {
+// All queries for one tile of dims, which thereby stay in the first-level cache. n_q is their number in a
+// tile; n_tiles tiles follow each other.
+INLINE void values_segment(enum kv_kind kind, bool high, bool prefetch, const void *codes, size_t stride,
+                           const struct segment *seg, const float *p, const uint32_t n_q, uint32_t n_tiles,
+                           uint32_t from, uint32_t to, ptrdiff_t ahead, const float *a, const float *b, float *o,
+                           size_t o_stride) {
     const uint32_t n_v = tile_vectors(n_q);
-    uint32_t i = 0;
+    uint32_t i = 0, t;
     for (; i + n_v * VF_N <= seg->n; i += n_v * VF_N)
-        values_tile(kind, high, codes, stride, seg, i, n_v, VF_N, p, n_q, from, to, a, b, o, o_stride);
+        for (t = 0; t < n_tiles; t++)
+            values_tile(kind, high, prefetch, codes, stride, seg, i, n_v, VF_N, p + (size_t)t * n_q * KEYS, n_q, from,
+                        to, ahead, a + t * n_q, b + t * n_q, o + t * n_q * o_stride, o_stride);
     for (; i < seg->n; i += VF_N) {
         uint32_t left = seg->n - i < VF_N ? seg->n - i : VF_N;
-        values_tile(kind, high, codes, stride, seg, i, 1, left, p, n_q, from, to, a, b, o, o_stride);
+        for (t = 0; t < n_tiles; t++)
+            values_tile(kind, high, prefetch, codes, stride, seg, i, 1, left, p + (size_t)t * n_q * KEYS, n_q, from,
+                        to, ahead, a + t * n_q, b + t * n_q, o + t * n_q * o_stride, o_stride);
     }
 }
 
-INLINE void values_queries(enum kv_kind kind, bool high, const void *codes, size_t stride, const struct segment *seg,
-                           const float *p, uint32_t n_q, uint32_t from, uint32_t to, const float *a, const float *b,
-                           float *o, size_t o_stride) {
-    while (n_q) {
-        uint32_t n;
-        if (kind == KV_F32)
-            n = n_q < TILE_Q_MAX ? n_q : TILE_Q_MAX;
-        else
-            n = n_q <= 4 ? n_q : n_q <= 6 ? 3 : 4;
-        switch (n) {
-        case 1: values_segment(kind, high, codes, stride, seg, p, 1, from, to, a, b, o, o_stride); break;
-        case 2: values_segment(kind, high, codes, stride, seg, p, 2, from, to, a, b, o, o_stride); break;
-        case 3: values_segment(kind, high, codes, stride, seg, p, 3, from, to, a, b, o, o_stride); break;
-        case 4: values_segment(kind, high, codes, stride, seg, p, 4, from, to, a, b, o, o_stride); break;
-        case 5: values_segment(kind, high, codes, stride, seg, p, 5, from, to, a, b, o, o_stride); break;
-        default: values_segment(kind, high, codes, stride, seg, p, 6, from, to, a, b, o, o_stride); break;
-        }
-        p += (size_t)n * KEYS;
-        a += n;
-        b += n;
-        o += n * o_stride;
-        n_q -= n;
+INLINE void values_queries(enum kv_kind kind, bool high, bool prefetch, const void *codes, size_t stride,
+                           const struct segment *seg, const float *p, uint32_t n_q, uint32_t from, uint32_t to,
+                           ptrdiff_t ahead, const float *a, const float *b, float *o, size_t o_stride) {
+    uint32_t n = n_q / PANEL, whole = n * PANEL;
+    if (n)
+        values_segment(kind, high, prefetch, codes, stride, seg, p, PANEL, n, from, to, ahead, a, b, o, o_stride);
+    p += (size_t)whole * KEYS, a += whole, b += whole, o += whole * o_stride;
+    switch (n_q % PANEL) {
+    case 1:
+        values_segment(kind, high, prefetch, codes, stride, seg, p, 1, 1, from, to, ahead, a, b, o, o_stride);
+        break;
+    case 2:
+        values_segment(kind, high, prefetch, codes, stride, seg, p, 2, 1, from, to, ahead, a, b, o, o_stride);
+        break;
+    case 3:
+        values_segment(kind, high, prefetch, codes, stride, seg, p, 3, 1, from, to, ahead, a, b, o, o_stride);
+        break;
     }
 }
 
-// Dims [from, to) of a quantized row, whose first element is `code`, in segments of one group.
+// Dims [from, to) of a quantized row, whose first element is the row's first, in segments of one group.
 INLINE void values_groups(enum kv_kind kind, bool high, const void *codes, size_t stride,
                           const struct params *params, uint32_t dim, uint32_t dim_to, const float *p, uint32_t n_q,
-                          uint32_t from, uint32_t to, const float *a, const float *b, float *o, size_t o_stride) {
+                          uint32_t from, uint32_t to, ptrdiff_t ahead, const float *a, const float *b, float *o,
+                          size_t o_stride) {
     uint32_t code = 0;
     while (dim < dim_to) {
         uint32_t group = dim / KV_GROUP, end = (group + 1) * KV_GROUP < dim_to ? (group + 1) * KV_GROUP : dim_to;
         struct segment seg = {dim, code, end - dim, params->scale[group], params->bias[group]};
-        values_queries(kind, high, codes, stride, &seg, p, n_q, from, to, a, b, o, o_stride);
+        values_queries(kind, high, !high, codes, stride, &seg, p, n_q, from, to, ahead, a, b, o, o_stride);
         code += end - dim;
         dim = end;
     }
 }
 
 static void attention_values_simd(const struct kv_layout *layout, const void *block, const float *p, uint32_t n_q,
-                                  uint32_t from, uint32_t to, const float *a, const float *b, float *o,
-                                  size_t o_stride) {
+                                  uint32_t from, uint32_t to, ptrdiff_t ahead, const float *a, const float *b,
+                                  float *o, size_t o_stride) {
     const char *base = block;
     const void *codes = base + layout->v_codes;
     uint32_t dim = layout->v_dim, half = (dim + 1) / 2;
@@ -641,15 +688,17 @@ static void attention_values_simd(const struct kv_layout *layout, const void *bl
     if (kind_quantized(layout->kind))
         params_load(&params, base + layout->v_scales, base + layout->v_biases, kv_n_groups(dim));
     switch (layout->kind) {
-    case KV_F32: values_queries(KV_F32, false, codes, dim, &all, p, n_q, from, to, a, b, o, o_stride); break;
-    case KV_F16: values_queries(KV_F16, false, codes, dim, &all, p, n_q, from, to, a, b, o, o_stride); break;
-    case KV_BF16: values_queries(KV_BF16, false, codes, dim, &all, p, n_q, from, to, a, b, o, o_stride); break;
+    case KV_F32: values_queries(KV_F32, false, true, codes, dim, &all, p, n_q, from, to, ahead, a, b, o, o_stride); break;
+    case KV_F16: values_queries(KV_F16, false, true, codes, dim, &all, p, n_q, from, to, ahead, a, b, o, o_stride); break;
+    case KV_BF16:
+        values_queries(KV_BF16, false, true, codes, dim, &all, p, n_q, from, to, ahead, a, b, o, o_stride);
+        break;
     case KV_Q8:
-        values_groups(KV_Q8, false, codes, dim, &params, 0, dim, p, n_q, from, to, a, b, o, o_stride);
+        values_groups(KV_Q8, false, codes, dim, &params, 0, dim, p, n_q, from, to, ahead, a, b, o, o_stride);
         break;
     case KV_Q4:
-        values_groups(KV_Q4, false, codes, half, &params, 0, half, p, n_q, from, to, a, b, o, o_stride);
-        values_groups(KV_Q4, true, codes, half, &params, half, dim, p, n_q, from, to, a, b, o, o_stride);
+        values_groups(KV_Q4, false, codes, half, &params, 0, half, p, n_q, from, to, ahead, a, b, o, o_stride);
+        values_groups(KV_Q4, true, codes, half, &params, half, dim, p, n_q, from, to, ahead, a, b, o, o_stride);
         break;
     }
 }
@@ -657,7 +706,7 @@ static void attention_values_simd(const struct kv_layout *layout, const void *bl
 static void attention_values_f32_simd(const float *v, uint32_t v_dim, const float *p, uint32_t n_q, uint32_t from,
                                       uint32_t to, const float *a, const float *b, float *o, size_t o_stride) {
     struct segment all = {0, 0, v_dim, NULL, NULL};
-    values_queries(KV_F32, false, v, v_dim, &all, p, n_q, from, to, a, b, o, o_stride);
+    values_queries(KV_F32, false, false, v, v_dim, &all, p, n_q, from, to, 0, a, b, o, o_stride);
 }
 
 // ---- Attention: unpacking -------------------------------------------------------------------------
@@ -668,9 +717,9 @@ INLINE void store_lanes(float *out, vf x, size_t n) {
         vf_store_n(out, x, n);
 }
 
-// Row `token` of a token-major part, elements [0, n).
-INLINE void unpack_part(enum kv_kind kind, bool high, const void *codes, size_t stride, uint32_t token,
-                        const struct params *params, uint32_t dim, uint32_t n, float *out) {
+// Elements [0, n) of a token-major row, the dims from `dim` on.
+INLINE void unpack_part(enum kv_kind kind, bool high, const void *row, uint32_t token, const struct params *params,
+                        uint32_t dim, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n;) {
         uint32_t end = n;
         vf scale = vf_set(0.0f), bias = scale;
@@ -681,7 +730,7 @@ INLINE void unpack_part(enum kv_kind kind, bool high, const void *codes, size_t 
             bias = vf_set(params->bias[group][token]);
         }
         for (; i < end; i += VF_N) {
-            vf x = load_row(kind, high, codes, stride, token, i);
+            vf x = load_row(kind, high, row, i);
             if (kind_quantized(kind))
                 x = vf_fma(scale, x, bias);
             store_lanes(out + i, x, end - i);
@@ -690,18 +739,22 @@ INLINE void unpack_part(enum kv_kind kind, bool high, const void *codes, size_t 
     }
 }
 
+// The first n of the row_dim elements of row `token`.
 static void unpack_row(enum kv_kind kind, const void *codes, uint32_t row_dim, uint32_t token,
                        const struct params *params, uint32_t n, float *out) {
+    const char *base = codes;
+    size_t at = (size_t)token * row_dim;
     switch (kind) {
-    case KV_F32: unpack_part(KV_F32, false, codes, row_dim, token, params, 0, n, out); break;
-    case KV_F16: unpack_part(KV_F16, false, codes, row_dim, token, params, 0, n, out); break;
-    case KV_BF16: unpack_part(KV_BF16, false, codes, row_dim, token, params, 0, n, out); break;
-    case KV_Q8: unpack_part(KV_Q8, false, codes, row_dim, token, params, 0, n, out); break;
+    case KV_F32: unpack_part(KV_F32, false, base + at * 4, token, params, 0, n, out); break;
+    case KV_F16: unpack_part(KV_F16, false, base + at * 2, token, params, 0, n, out); break;
+    case KV_BF16: unpack_part(KV_BF16, false, base + at * 2, token, params, 0, n, out); break;
+    case KV_Q8: unpack_part(KV_Q8, false, base + at, token, params, 0, n, out); break;
     case KV_Q4: {
         uint32_t half = (row_dim + 1) / 2;
-        unpack_part(KV_Q4, false, codes, half, token, params, 0, half < n ? half : n, out);
+        const char *row = base + (size_t)token * half;
+        unpack_part(KV_Q4, false, row, token, params, 0, half < n ? half : n, out);
         if (n > half)
-            unpack_part(KV_Q4, true, codes, half, token, params, half, n - half, out + half);
+            unpack_part(KV_Q4, true, row, token, params, half, n - half, out + half);
         break;
     }
     }
