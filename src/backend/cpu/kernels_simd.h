@@ -372,7 +372,7 @@ INLINE uint32_t vector_bytes(enum kv_kind kind) {
 // Fetch the line `ahead` of p, if the v-th vector of a row begins one.
 INLINE void fetch(const void *p, ptrdiff_t ahead, uint32_t v, uint32_t bytes) {
     if (v * bytes % LINE == 0)
-        __builtin_prefetch((const char *)p + ahead);
+        __builtin_prefetch((const char *)p + ahead, 0, 2);
 }
 
 // Where the keys of dims d, d + 1 and tokens from j lie, and how far it is to the second row.
