@@ -2169,7 +2169,7 @@ static bool build_object(struct schema *s, struct conj c, const struct keys_list
     for (uint32_t k = 0; k < n; k++) {
         n_required += named[k].required;
         // Beyond what a state can remember, keys without an order get the one they have here.
-        if (named[k].rank != UINT32_MAX || n - k > SCHEMA_FLOATING_MAX)
+        if (!order || named[k].rank != UINT32_MAX || n - k > SCHEMA_FLOATING_MAX)
             n_ordered = k + 1;
     }
     shape->named = named;
