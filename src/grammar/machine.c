@@ -62,11 +62,14 @@ struct machine {
     struct exprs *x;
     expr_id root;
     const struct grammar_vocab *vocab;
-    expr_id tail_loose, tail_strict, space; // recognised by mask computing
+    // Recognised by mask computing:
+    expr_id tail_loose, tail_strict, space, content;
+    uint8_t *slice_of; // [expr_id]: see slice_of(); 0xFF: not known yet
+    uint32_t n_slice_of;
 
-    struct config *configs; // [capacity + slack]; 0 unused, 1 dead
-    uint32_t *rows;         // [capacity + slack][256]: 0 = unknown
-    uint32_t n_configs, capacity;
+    struct config *configs; // [rows_capacity]; 0 unused, 1 dead
+    uint32_t *rows;         // [rows_capacity][256]: 0 = unknown
+    uint32_t n_configs, capacity, rows_capacity;
     struct id_table config_table;
     struct item_list items; // of configurations and closures
 
@@ -80,12 +83,13 @@ struct machine {
     uint32_t n_closures, closure_slots;
 
     struct visit *visited;
-    uint32_t visit_gen, n_visited;
+    uint32_t visit_gen, n_visited, visit_slots;
     struct item_list scratch, result; // closure under way; configuration under way
     bool result_accepts;
 
     config_id *walk; // [depth_max + 2] configuration per depth
-    token_id *found; // tokens found by the walks of one mask
+    token_id *found;      // tokens found by the walks of one mask
+    uint32_t *found_bits; // more of them
     uint32_t n_found, found_capacity;
     size_t memo_bytes;
     struct machine_root *roots, walk_root, keep_root; // the last two: of the mask under way
@@ -233,14 +237,34 @@ static uint32_t unite_konts(struct machine *m, uint32_t a, uint32_t b, uint32_t 
 
 // ---- closures ----------------------------------------------------------------------------------
 
-static bool visit(struct machine *m, expr_id e, uint32_t k) {
-    if (m->n_visited >= VISITED_SLOTS / 2) {
+static bool visited_grow(struct machine *m) {
+    uint32_t n = m->visit_slots ? m->visit_slots * 2 : 64;
+    struct visit *visited = n <= VISITED_SLOTS ? calloc(n, sizeof *visited) : NULL;
+    if (!visited) {
         exprs_fail(m->x, "parser states at one place");
         return false;
     }
+    for (uint32_t i = 0; i < m->visit_slots; i++) {
+        if (m->visited[i].gen != m->visit_gen)
+            continue;
+        uint64_t h = hash_u64((uint64_t)m->visited[i].e << 32 | m->visited[i].k);
+        while (visited[h & (n - 1)].gen)
+            h++;
+        visited[h & (n - 1)] = m->visited[i];
+    }
+    free(m->visited);
+    m->visited = visited;
+    m->visit_slots = n;
+    return true;
+}
+
+// False if (e, k) was visited in this closure before.
+static bool visit(struct machine *m, expr_id e, uint32_t k) {
+    if ((m->n_visited + 1) * 2 > m->visit_slots && !visited_grow(m))
+        return false;
     uint64_t h = hash_u64((uint64_t)e << 32 | k);
     for (;; h++) {
-        struct visit *slot = &m->visited[h & (VISITED_SLOTS - 1)];
+        struct visit *slot = &m->visited[h & (m->visit_slots - 1)];
         if (slot->gen != m->visit_gen) {
             *slot = (struct visit){e, k, m->visit_gen};
             m->n_visited++;
@@ -397,6 +421,25 @@ static uint64_t items_hash(const struct item *items, size_t n, bool accepts) {
     return hash_u64(h);
 }
 
+static bool configs_grow(struct machine *m) {
+    uint32_t n = m->rows_capacity ? m->rows_capacity * 2 : 64;
+    struct config *configs = realloc(m->configs, n * sizeof *configs);
+    if (configs)
+        m->configs = configs;
+    uint32_t *rows = realloc(m->rows, (size_t)n * 256 * sizeof *rows);
+    if (rows)
+        m->rows = rows;
+    if (!configs || !rows) {
+        out_of_memory(m);
+        return false;
+    }
+    memset(rows + (size_t)m->rows_capacity * 256, 0,
+           (size_t)(n - m->rows_capacity) * 256 * sizeof *rows);
+    memset(configs + m->rows_capacity, 0, (n - m->rows_capacity) * sizeof *configs);
+    m->rows_capacity = n;
+    return true;
+}
+
 // Number the configuration in m->result.
 static config_id intern_config(struct machine *m) {
     struct item *items = m->result.items;
@@ -451,6 +494,8 @@ static config_id intern_config(struct machine *m) {
         exprs_fail(m->x, "parser states");
         return CONFIG_DEAD;
     }
+    if (m->n_configs >= m->rows_capacity && !configs_grow(m))
+        return CONFIG_DEAD;
     struct span span = {m->items.n, n};
     for (uint32_t i = 0; i < n; i++)
         if (!push_item(m, &m->items, items[i]))
@@ -562,15 +607,12 @@ struct machine *machine_create(struct exprs *x, expr_id root, const struct gramm
     m->vocab = vocab;
     m->tail_loose = vocab_string_tail(x, true);
     m->tail_strict = vocab_string_tail(x, false);
+    m->content = vocab_plain_content(x);
     m->space = expr_bytes(x, &(struct byte_set){{1ull << ' ' | 1ull << '\t' | 1ull << '\n' |
                                                  1ull << '\r'}});
     m->capacity = CONFIGS_MIN;
-    size_t n = m->capacity + CONFIGS_SLACK;
-    m->configs = calloc(n, sizeof *m->configs);
-    m->rows = calloc(n * 256, sizeof *m->rows);
     m->konts_capacity = 256;
     m->konts = calloc(m->konts_capacity, sizeof *m->konts);
-    m->visited = calloc(VISITED_SLOTS, sizeof *m->visited);
     m->walk = calloc(vocab->depth_max + 2, sizeof *m->walk);
     m->n_configs = 2;
     m->n_konts = 1;
@@ -578,7 +620,7 @@ struct machine *machine_create(struct exprs *x, expr_id root, const struct gramm
     m->keep_root.ids = &m->keep;
     machine_root_add(m, &m->walk_root);
     machine_root_add(m, &m->keep_root);
-    if (!m->configs || !m->rows || !m->konts || !m->visited || !m->walk) {
+    if (!configs_grow(m) || !m->konts || !m->walk) {
         machine_destroy(m);
         return NULL;
     }
@@ -603,6 +645,8 @@ void machine_destroy(struct machine *m) {
     free(m->result.items);
     free(m->walk);
     free(m->found);
+    free(m->found_bits);
+    free(m->slice_of);
     free(m);
 }
 
@@ -616,8 +660,8 @@ size_t machine_bytes(const struct machine *m) {
            (m->config_table.n_slots + m->kont_table.n_slots) * sizeof(uint32_t) +
            (m->items.capacity + m->scratch.capacity + m->result.capacity) * sizeof(struct item) +
            m->konts_capacity * sizeof *m->konts + m->entries_capacity * sizeof *m->entries +
-           m->closure_slots * sizeof *m->closures + VISITED_SLOTS * sizeof *m->visited +
-           m->found_capacity * sizeof *m->found + m->memo_bytes;
+           m->closure_slots * sizeof *m->closures + m->visit_slots * sizeof *m->visited +
+           m->found_capacity * sizeof *m->found + m->n_slice_of + m->memo_bytes;
 }
 
 void machine_root_add(struct machine *m, struct machine_root *root) {
@@ -659,22 +703,19 @@ static void sweep(struct machine *m) {
         capacity *= 2;
     if (capacity < n_live)
         exprs_fail(m->x, "parser states");
-    size_t n = capacity + CONFIGS_SLACK;
-    struct config *configs = calloc(n, sizeof *configs);
-    uint32_t *rows = calloc(n * 256, sizeof *rows);
     struct span *konts = calloc(256, sizeof *konts);
-    if (!config_map || !kont_map || !configs || !rows || !konts || exprs_failed(m->x)) {
+    if (!config_map || !kont_map || !konts || exprs_failed(m->x)) {
         free(config_map);
         free(kont_map);
-        free(configs);
-        free(rows);
         free(konts);
         out_of_memory(m);
         return;
     }
     free(m->rows);
-    m->configs = configs;
-    m->rows = rows;
+    m->configs = NULL;
+    m->rows = NULL;
+    m->rows_capacity = 0;
+    configs_grow(m);
     m->capacity = capacity;
     m->n_configs = 2;
     m->konts = konts;
@@ -743,6 +784,14 @@ void machine_tidy(struct machine *m) {
 // ---- masks -------------------------------------------------------------------------------------
 
 static void found_add(struct machine *m, token_id token) {
+    if (m->n_found >= m->vocab->n_words) { // so many: bits take less than a list
+        if (!m->found_bits && !(m->found_bits = calloc(m->vocab->n_words + 1, sizeof(uint32_t)))) {
+            out_of_memory(m);
+            return;
+        }
+        m->found_bits[token >> 5] |= 1u << (token & 31);
+        return;
+    }
     if (m->n_found == m->found_capacity) {
         uint32_t capacity = m->found_capacity ? m->found_capacity * 2 : 1024;
         token_id *found = realloc(m->found, capacity * sizeof *found);
@@ -763,24 +812,28 @@ static void walk_trie(struct machine *m, const struct trie *trie, uint32_t lead_
     if (m->walk[0] <= CONFIG_DEAD)
         return;
     const struct trie_node *nodes = trie->nodes;
-    for (uint32_t i = 0; i < trie->n && !exprs_failed(m->x);) {
+    config_id *walk = m->walk;
+    const uint32_t *rows = m->rows;
+    for (uint32_t i = 0; i < trie->n;) {
         const struct trie_node *node = &nodes[i];
         if (node->depth) {
-            config_id from = m->walk[node->depth - 1];
-            config_id to = m->rows[(size_t)from * 256 + node->byte];
+            config_id to = rows[(size_t)walk[node->depth - 1] * 256 + node->byte];
             if (!to) {
                 if (m->n_configs >= m->capacity) {
                     m->walk_root.n = node->depth;
                     machine_tidy(m);
                     m->walk_root.n = 0;
                 }
-                to = machine_step(m, m->walk[node->depth - 1], node->byte);
+                to = machine_step(m, walk[node->depth - 1], node->byte);
+                if (exprs_failed(m->x))
+                    return;
+                rows = m->rows;
             }
             if (to == CONFIG_DEAD) {
                 i = node->skip;
                 continue;
             }
-            m->walk[node->depth] = to;
+            walk[node->depth] = to;
         }
         for (uint32_t k = node->entries; k < nodes[i + 1].entries; k++)
             if (trie->entries[k].lead >= lead_min && trie->entries[k].lead <= lead_max)
@@ -854,46 +907,112 @@ static bool mask_gap(struct machine *m, config_id c) {
     return true;
 }
 
-// If item d is the rest of a string in which any plain content may follow: of any length
-// (*chars = 0) or exactly up to *chars characters.
+// If item d is the rest of a string in which any plain content may follow by its very form: of any
+// length (*chars = 0) or exactly up to *chars characters.
 static bool is_content(struct machine *m, expr_id d, uint32_t *chars) {
     struct exprs *x = m->x;
-    if (expr_kind_of(x, d) == EXPR_KIND_AND) {
-        // A string without a finite list of texts: nothing of its content is impossible, as long
-        // as the first part allows any.
-        size_t n;
-        bool any = false;
-        expr_list(x, d, &n);
-        for (size_t i = 0; i < n; i++) {
-            size_t n_now;
-            expr_id part = expr_list(x, d, &n_now)[i];
-            uint32_t limit;
-            if (is_content(m, part, &limit) && limit == 0)
-                any = true;
-            else if (expr_kind_of(x, part) != EXPR_KIND_NOT || !expr_finite(x, expr_a(x, part)))
-                return false;
-        }
-        *chars = 0;
-        return any;
-    }
-    if (expr_kind_of(x, d) != EXPR_KIND_CAT)
+    if (expr_kind_of(x, d) != EXPR_KIND_CAT || expr_b(x, d) != expr_b(x, m->tail_strict))
         return false;
-    expr_id rep = expr_a(x, d), quote = expr_b(x, d), any = expr_a(x, expr_a(x, m->tail_strict));
-    if (quote != expr_b(x, m->tail_strict))
-        return false;
-    if (rep == any) {
+    expr_id content = expr_a(x, d), any = expr_a(x, expr_a(x, m->tail_strict));
+    expr_id loose = expr_a(x, expr_a(x, m->tail_loose));
+    uint32_t min, max;
+    *chars = 0;
+    if (content == any) {
         *chars = 1;
         return true;
     }
-    if (expr_kind_of(x, rep) != EXPR_KIND_REP)
+    if (expr_kind_of(x, content) == EXPR_KIND_REP) {
+        if (expr_a(x, content) != any && expr_a(x, content) != loose)
+            return false;
+        expr_bounds(x, content, &min, &max);
+        *chars = max == EXPR_INF ? 0 : max;
+        return true;
+    }
+    if (expr_kind_of(x, content) != EXPR_KIND_AND)
         return false;
-    expr_id loose = expr_a(x, expr_a(x, m->tail_loose));
-    if (expr_a(x, rep) != any && expr_a(x, rep) != loose)
-        return false;
-    uint32_t min, max;
-    expr_bounds(x, rep, &min, &max);
-    *chars = max == EXPR_INF ? 0 : max;
+    // Any text but a finite list of them: no content is impossible.
+    size_t n;
+    const expr_id *parts = expr_list(x, content, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (expr_kind_of(x, parts[i]) == EXPR_KIND_REP && expr_a(x, parts[i]) == any) {
+            expr_bounds(x, parts[i], &min, &max);
+            if (max != EXPR_INF)
+                return false;
+        } else if (expr_kind_of(x, parts[i]) != EXPR_KIND_NOT ||
+                   !expr_finite(x, expr_a(x, parts[i]))) {
+            return false;
+        }
+    }
     return true;
+}
+
+enum { SLICE_STATES_MAX = 64 };
+
+// Can every token of the slice be read from state d, whatever follows? A search through the states
+// that the slice's bytes reach; for slice 0 beside the automaton of plain content, without end; for the
+// others as far as a token is long.
+static bool slice_fits(struct machine *m, expr_id d, uint32_t slice) {
+    struct exprs *x = m->x;
+    struct {
+        expr_id d, content;
+        uint32_t depth;
+    } seen[SLICE_STATES_MAX];
+    uint32_t n = 0;
+    seen[n].d = d;
+    seen[n].content = m->content;
+    seen[n++].depth = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (slice && seen[i].depth == VOCAB_CHARS_MAX)
+            break;
+        expr_id last = EXPR_NONE, last_content = EXPR_NONE;
+        for (int b = 0x20; b < 256; b++) {
+            expr_id content = EXPR_NONE;
+            if (slice ? !vocab_slice_has(slice, (uint8_t)b)
+                      : (content = expr_step(x, seen[i].content, (uint8_t)b)) == EXPR_NONE)
+                continue;
+            expr_id to = expr_step(x, seen[i].d, (uint8_t)b);
+            if (to == EXPR_NONE || to == EXPR_EPS)
+                return false; // a dead end, or the end of this item: what follows is not known here
+            if (to == last && content == last_content)
+                continue;
+            last = to;
+            last_content = content;
+            uint32_t k = 0;
+            while (k < n && (seen[k].d != to || seen[k].content != content))
+                k++;
+            if (k < n)
+                continue;
+            if (n == SLICE_STATES_MAX)
+                return false;
+            seen[n].d = to;
+            seen[n].content = content;
+            seen[n++].depth = seen[i].depth + 1;
+        }
+    }
+    return !exprs_failed(x);
+}
+
+// The first slice that fits d, remembered; VOCAB_SLICES if none does.
+static uint32_t slice_of(struct machine *m, expr_id d) {
+    if (d >= m->n_slice_of) {
+        uint32_t n = exprs_n(m->x) * 2;
+        uint8_t *slice_of = realloc(m->slice_of, n);
+        if (!slice_of) {
+            out_of_memory(m);
+            return VOCAB_SLICES;
+        }
+        memset(slice_of + m->n_slice_of, 0xFF, n - m->n_slice_of);
+        m->slice_of = slice_of;
+        m->n_slice_of = n;
+    }
+    if (m->slice_of[d] == 0xFF) {
+        uint32_t slice = VOCAB_SLICES;
+        // Each slice holds the next: if the smaller one does not fit, no larger one does.
+        for (uint32_t k = VOCAB_SLICES - 1; k < VOCAB_SLICES && slice_fits(m, d, k); k--)
+            slice = k;
+        m->slice_of[d] = (uint8_t)slice;
+    }
+    return m->slice_of[d];
 }
 
 static struct mask_memo *compute_mask(struct machine *m, const config_id *at) {
@@ -911,31 +1030,41 @@ static struct mask_memo *compute_mask(struct machine *m, const config_id *at) {
         m->walk[0] = machine_step(m, *at, '"');
         walk_trie(m, &s->suffix, 0, UINT32_MAX);
     } else if (!mask_gap(m, *at)) {
-        uint32_t chars = 0;
-        for (uint32_t i = 0; i < span.n && !base; i++)
-            if (is_content(m, m->items.items[span.from + i].d, &chars) &&
-                (chars == 0 || only != EXPR_NONE))
-                base = v->content[chars < VOCAB_CHARS_MAX ? chars : VOCAB_CHARS_MAX];
+        uint32_t best = VOCAB_SLICES;
+        for (uint32_t i = 0; i < span.n && best > 0; i++) {
+            expr_id d = m->items.items[span.from + i].d;
+            uint32_t chars, slice = VOCAB_SLICES;
+            if (!is_content(m, d, &chars))
+                slice = slice_of(m, d);
+            else if (chars == 0 || only != EXPR_NONE)
+                slice = 0;
+            if (slice >= best)
+                continue;
+            best = slice;
+            base = v->slices[slice].mask;
+            if (slice == 0 && is_content(m, d, &chars) && chars > 0 && chars < VOCAB_CHARS_MAX)
+                base = v->content[chars];
+        }
         m->walk[0] = *at;
-        walk_trie(m, base ? &v->odd : &v->all, 0, UINT32_MAX);
+        walk_trie(m, base ? &v->slices[best].others : &v->all, 0, UINT32_MAX);
     }
     if (machine_accepts(m, *at))
         for (uint32_t i = 0; i < v->n_eos; i++)
             found_add(m, v->eos[i]);
     struct mask_memo *memo = calloc(1, sizeof *memo);
-    bool dense = m->n_found > v->n_words;
-    if (memo && dense)
-        memo->dense = calloc(v->n_words + 1, sizeof *memo->dense);
-    else if (memo)
+    bool dense = m->found_bits != NULL;
+    if (memo && !dense)
         memo->tokens = malloc((m->n_found + 1) * sizeof *memo->tokens);
-    if (!memo || (!memo->dense && !memo->tokens)) {
+    if (!memo || (!dense && !memo->tokens)) {
         free(memo);
         out_of_memory(m);
         return NULL;
     }
     if (dense) {
-        if (base)
-            memcpy(memo->dense, base, v->n_words * sizeof *memo->dense);
+        memo->dense = m->found_bits;
+        m->found_bits = NULL;
+        for (uint32_t w = 0; base && w < v->n_words; w++)
+            memo->dense[w] |= base[w];
         for (uint32_t i = 0; i < m->n_found; i++)
             memo->dense[m->found[i] >> 5] |= 1u << (m->found[i] & 31);
         m->memo_bytes += v->n_words * sizeof *memo->dense;

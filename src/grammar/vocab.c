@@ -105,7 +105,7 @@ uint32_t vocab_string_tail(struct exprs *x, bool loose) {
     return expr_cat(x, expr_rep(x, any, 0, EXPR_INF), expr_byte(x, '"'));
 }
 
-static expr_id plain_content(struct exprs *x) {
+uint32_t vocab_plain_content(struct exprs *x) {
     struct char_range ranges[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x10FFFF}};
     struct char_set set = {.ranges = ranges, .n = 3};
     return expr_rep(x, char_set_expr(x, &set, SPELL_PLAIN), 0, EXPR_INF);
@@ -119,11 +119,23 @@ static bool is_space(uint8_t b) {
     return b == ' ' || b == '\t' || b == '\n' || b == '\r';
 }
 
+bool vocab_slice_has(uint32_t i, uint8_t b) {
+    bool lower = (b >= 'a' && b <= 'z') || (b >= '0' && b <= '9');
+    switch (i) {
+    case 1:
+        return b >= 0x20 && b < 0x7F && b != '"' && b != '\\';
+    case 2:
+        return lower || (b >= 'A' && b <= 'Z') || b == '_' || b == '-';
+    default:
+        return lower;
+    }
+}
+
 static bool build(struct grammar_vocab *v, struct exprs *x) {
-    struct items all = {0}, rest = {0}, odd = {0}, suffix[2] = {{0}, {0}};
+    struct items all = {0}, rest = {0}, others[VOCAB_SLICES] = {0}, suffix[2] = {{0}, {0}};
     expr_id tail[2] = {vocab_string_tail(x, false), vocab_string_tail(x, true)};
     struct vocab_string *strings[2] = {&v->strict, &v->loose};
-    expr_id content = plain_content(x);
+    expr_id content = vocab_plain_content(x);
     for (uint32_t t = 0; t < v->n_tokens; t++) {
         struct bytes b = v->token_bytes[t];
         if (b.n == 0)
@@ -140,13 +152,17 @@ static bool build(struct grammar_vocab *v, struct exprs *x) {
             at = expr_step(x, at, b.data[i]);
             n_chars += (b.data[i] & 0xC0) != 0x80;
         }
-        if (at != EXPR_NONE) {
-            mask_add(v->content[0], id);
-            if (n_chars <= VOCAB_CHARS_MAX)
-                mask_add(v->content[n_chars], id); // made cumulative below
-        }
-        if (at == EXPR_NONE || n_chars > VOCAB_CHARS_MAX) {
-            add_item(&odd, (struct item){b, id, 0});
+        bool plain = at != EXPR_NONE && n_chars <= VOCAB_CHARS_MAX;
+        if (plain)
+            mask_add(v->content[n_chars], id); // made cumulative below
+        for (uint32_t k = 0; k < VOCAB_SLICES; k++) {
+            bool in = k == 0 ? plain : b.n <= VOCAB_CHARS_MAX;
+            for (size_t i = 0; k > 0 && i < b.n && in; i++)
+                in = vocab_slice_has(k, b.data[i]);
+            if (in)
+                mask_add(v->slices[k].mask, id);
+            else
+                add_item(&others[k], (struct item){b, id, 0});
         }
         for (int k = 0; k < 2; k++) {
             expr_id e = tail[k];
@@ -169,7 +185,8 @@ static bool build(struct grammar_vocab *v, struct exprs *x) {
             v->content[n][w] |= v->content[n - 1][w];
     bool ok = build_trie(&all, &v->all);
     ok = build_trie(&rest, &v->rest) && ok;
-    ok = build_trie(&odd, &v->odd) && ok;
+    for (int k = 0; k < VOCAB_SLICES; k++)
+        ok = build_trie(&others[k], &v->slices[k].others) && ok;
     ok = build_trie(&suffix[0], &v->strict.suffix) && ok;
     ok = build_trie(&suffix[1], &v->loose.suffix) && ok;
     return ok && !exprs_failed(x);
@@ -218,6 +235,8 @@ struct grammar_vocab *grammar_vocab_create(const struct grammar_vocab_desc *desc
         v->n_words = (desc->n_tokens + 31) / 32;
         for (int i = 0; i <= VOCAB_CHARS_MAX && ok; i++)
             ok = (v->content[i] = calloc(v->n_words + 1, sizeof(uint32_t))) != NULL;
+        for (int i = 0; i < VOCAB_SLICES && ok; i++)
+            ok = (v->slices[i].mask = calloc(v->n_words + 1, sizeof(uint32_t))) != NULL;
         v->strict.inside = calloc(v->n_words + 1, sizeof(uint32_t));
         v->loose.inside = calloc(v->n_words + 1, sizeof(uint32_t));
         ok = ok && v->strict.inside && v->loose.inside && copy_tokens(v, desc) && build(v, x);
@@ -236,11 +255,14 @@ void grammar_vocab_destroy(struct grammar_vocab *v) {
         return;
     for (int i = 0; i <= VOCAB_CHARS_MAX; i++)
         free(v->content[i]);
+    for (int i = 0; i < VOCAB_SLICES; i++) {
+        free(v->slices[i].mask);
+        trie_deinit(&v->slices[i].others);
+    }
     free(v->strict.inside);
     free(v->loose.inside);
     trie_deinit(&v->all);
     trie_deinit(&v->rest);
-    trie_deinit(&v->odd);
     trie_deinit(&v->strict.suffix);
     trie_deinit(&v->loose.suffix);
     free(v->token_bytes);
@@ -280,13 +302,13 @@ static size_t trie_bytes(const struct trie *trie) {
 
 size_t grammar_vocab_bytes(const struct grammar_vocab *v) {
     size_t total = sizeof *v + v->n_tokens * sizeof *v->token_bytes;
-    total += (VOCAB_CHARS_MAX + 3) * (size_t)(v->n_words + 1) * sizeof(uint32_t);
+    total += (VOCAB_CHARS_MAX + 3 + VOCAB_SLICES) * (size_t)(v->n_words + 1) * sizeof(uint32_t);
     for (uint32_t t = 0; t < v->n_tokens; t++)
         total += v->token_bytes[t].n;
-    const struct trie *tries[] = {&v->all, &v->rest, &v->odd, &v->strict.suffix,
-                                  &v->loose.suffix};
-    for (int i = 0; i < 5; i++)
-        total += trie_bytes(tries[i]);
+    total += trie_bytes(&v->all) + trie_bytes(&v->rest) + trie_bytes(&v->strict.suffix) +
+             trie_bytes(&v->loose.suffix);
+    for (int i = 0; i < VOCAB_SLICES; i++)
+        total += trie_bytes(&v->slices[i].others);
     return total;
 }
 

@@ -59,6 +59,17 @@ struct vocab_string {
     struct trie suffix; // what tokens that close the string hold behind the closing quote
 };
 
+// Tokens of a kind that grammars often allow as a whole, and the trie of all others. Slice 0: plain
+// content of JSON strings (no quote, backslash or control; the last character may be unfinished). The
+// others: bytes of a set only. No token of a slice is longer than VOCAB_CHARS_MAX characters.
+enum { VOCAB_SLICES = 4 };
+struct vocab_slice {
+    uint32_t *mask;
+    struct trie others;
+};
+// The bytes of slice i > 0.
+bool vocab_slice_has(uint32_t i, uint8_t byte);
+
 // In a special token's bytes its spelling comes behind this byte, which no text holds.
 enum { VOCAB_SPECIAL_MARK = 0xFF };
 
@@ -71,9 +82,8 @@ struct grammar_vocab {
     uint32_t depth_max; // longest token
     struct trie all;
     struct trie rest;   // all tokens without their leading JSON whitespace
-    struct trie odd;    // tokens that are not plain string content, or longer than all content[n]
-    // content[n]: tokens of at most n characters, all plain string content (no quote, backslash or
-    // control; the last character may be unfinished). content[0]: of any length.
+    struct vocab_slice slices[VOCAB_SLICES];
+    // content[n]: tokens of slice 0 of at most n characters (the last may be unfinished), n > 0.
     uint32_t *content[VOCAB_CHARS_MAX + 1];
     struct vocab_string loose, strict; // every spelling; SPELL_JSON's
 };
@@ -84,4 +94,5 @@ struct str vocab_special_at(const struct grammar_vocab *vocab, struct str text);
 // The expressions whose strings the masks above describe: rest of a string from its inside, closing
 // quote included.
 uint32_t vocab_string_tail(struct exprs *x, bool loose);
+uint32_t vocab_plain_content(struct exprs *x); // any sequence of characters of slice 0
 #endif
