@@ -55,6 +55,7 @@ struct exprs {
     uint32_t n_rules, rules_capacity;
     uint32_t gen;
     size_t row_bytes, lit_bytes;
+    uint64_t work;     // since exprs_refill()
     const char *limit; // the limit that was hit
     bool out_of_memory;
 };
@@ -81,6 +82,20 @@ bool exprs_failed(const struct exprs *x) {
 void exprs_fail(struct exprs *x, const char *limit) {
     if (!x->limit)
         x->limit = limit;
+}
+
+void exprs_refill(struct exprs *x) {
+    x->work = 0;
+}
+
+// Steps of work that one operation may take; some ten millions take a second.
+enum { WORK_MAX = 5000000 };
+
+bool exprs_spend(struct exprs *x, size_t n) {
+    x->work += n;
+    if (x->work > WORK_MAX)
+        exprs_fail(x, "work at one place");
+    return !exprs_failed(x);
 }
 
 bool exprs_check(const struct exprs *x, struct err *err) {
@@ -337,6 +352,8 @@ static expr_id combine(struct exprs *x, enum expr_kind kind, const expr_id *part
     size_t n_ids = 0, total = 0;
     for (size_t i = 0; i < n; i++)
         total += x->nodes[parts[i]].kind == kind ? x->nodes[parts[i]].b : 1;
+    if (!exprs_spend(x, total))
+        return EXPR_NONE;
     if (total > 64 && !(ids = malloc(total * sizeof *ids))) {
         x->out_of_memory = true;
         return EXPR_NONE;
@@ -705,6 +722,8 @@ static expr_id derive_list(struct exprs *x, struct node node, uint8_t b, struct 
 }
 
 static expr_id derive(struct exprs *x, expr_id e, uint8_t b, struct byte_set *same) {
+    if (!exprs_spend(x, 1))
+        return EXPR_NONE;
     if (x->nodes[e].gen == x->gen)
         return x->nodes[e].memo; // its part of `same` is accounted for
     struct node node = x->nodes[e];

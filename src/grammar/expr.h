@@ -63,6 +63,9 @@ bool exprs_check(const struct exprs *x, struct err *err);
 // Make the pool fail with a limit's name (front ends that count something of their own).
 void exprs_fail(struct exprs *x, const char *limit);
 bool exprs_failed(const struct exprs *x);
+// Work is bounded between two calls of this, so that no operation takes much more than a second.
+void exprs_refill(struct exprs *x);
+bool exprs_spend(struct exprs *x, size_t n); // false once the pool has failed
 size_t exprs_bytes(const struct exprs *x);
 uint32_t exprs_n(const struct exprs *x);
 

@@ -180,6 +180,7 @@ json_t *grammar_order(struct grammar *g, json_t *instance) {
 static void state_lock(struct grammar_state *state) {
     pthread_mutex_lock(&state->grammar->lock);
     machine_tidy(state->grammar->machine);
+    exprs_refill(machine_exprs(state->grammar->machine));
 }
 static void state_unlock(struct grammar_state *state) {
     pthread_mutex_unlock(&state->grammar->lock);

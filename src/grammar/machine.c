@@ -11,6 +11,7 @@ enum {
     CONFIGS_SLACK = 1024, // steps allowed between two calls of machine_tidy()
     ITEMS_MAX = 4096,     // in one configuration
     VISITED_SLOTS = 16384,
+    UNITED_SLOTS = 1024,
     CLOSURE_DEPTH_MAX = 20000,
     MEMO_BYTES_MAX = 16 << 20,
     ROW_BYTES_MAX = 32 << 20,
@@ -53,6 +54,9 @@ struct item_list {
     struct item *items;
     uint32_t n, capacity;
 };
+struct united {
+    uint32_t a, b, k; // a < b; all zero: free
+};
 struct id_table {
     uint32_t *slots; // 0 = free
     uint32_t n_slots, n;
@@ -78,6 +82,7 @@ struct machine {
     struct entry *entries;
     uint32_t n_entries, entries_capacity;
     struct id_table kont_table;
+    struct united united[UNITED_SLOTS]; // unions made lately
 
     struct closure *closures; // open addressing
     uint32_t n_closures, closure_slots;
@@ -201,8 +206,17 @@ enum { UNITE_DEPTH_MAX = 200 };
 // entry (EPS, 0). Entries that go on alike have their own stacks united, which is what keeps nested
 // ambiguity from multiplying.
 static uint32_t unite_konts(struct machine *m, uint32_t a, uint32_t b, uint32_t depth) {
-    if (a == b)
+    if (a == b || !exprs_spend(m->x, 1))
         return a;
+    if (a > b) {
+        uint32_t swap = a;
+        a = b;
+        b = swap;
+    }
+    // Shared parts of the stacks come up again and again.
+    struct united *memo = &m->united[hash_u64((uint64_t)a << 32 | b) & (UNITED_SLOTS - 1)];
+    if (memo->a == a && memo->b == b)
+        return memo->k;
     uint32_t na = a ? m->konts[a].n : 1, nb = b ? m->konts[b].n : 1;
     struct entry small[32], *all = na + nb <= 16 ? small : malloc(2 * (na + nb) * sizeof *all);
     if (!all) {
@@ -232,6 +246,7 @@ static uint32_t unite_konts(struct machine *m, uint32_t a, uint32_t b, uint32_t 
     uint32_t k = intern_kont(m, all, n);
     if (all != small)
         free(all);
+    *memo = (struct united){a, b, k};
     return k;
 }
 
@@ -281,7 +296,7 @@ static bool close_over(struct machine *m, expr_id e, uint32_t k, uint32_t depth)
     bool accepts = false;
     if (depth > CLOSURE_DEPTH_MAX)
         exprs_fail(x, "grammar nesting");
-    if (e == EXPR_NONE || exprs_failed(x) || !visit(m, e, k))
+    if (e == EXPR_NONE || !exprs_spend(x, 1) || !visit(m, e, k))
         return false;
     if (e == EXPR_EPS) {
         if (k == 0)
@@ -724,6 +739,7 @@ static void sweep(struct machine *m) {
     m->entries = NULL;
     m->n_entries = m->entries_capacity = 0;
     m->items = (struct item_list){0};
+    memset(m->united, 0, sizeof m->united);
     m->n_closures = 0;
     free(m->closures);
     m->closures = NULL;

@@ -205,6 +205,8 @@ struct schema {
     bool alive_cut;         // goal_alive() ran into a goal that is under way
     uint32_t alive_depth;
     uint64_t work;
+    uint32_t n_optional; // keywords under way that can be left out
+    bool overflow;       // one of them has too many alternatives
     bool failed;
     uint32_t *slots, *stamps, slots_n, stamp; // per key: its place in the shape under way
     expr_id all_strings, all_numbers; // content; canonical
@@ -1175,10 +1177,13 @@ static struct dnf dnf_reduce(struct schema *s, struct dnf d) {
     return d;
 }
 
+// Beyond the limit a keyword that can be left out is (the caller looks at `overflow`), else the schema
+// fails.
 static bool too_many(struct schema *s, size_t n) {
-    if (n > SCHEMA_CONJS_MAX)
+    if (n > SCHEMA_CONJS_MAX && s->n_optional == 0)
         exprs_fail(s->x, "alternatives of one value");
-    return stopped(s);
+    s->overflow |= n > SCHEMA_CONJS_MAX;
+    return stopped(s) || s->overflow;
 }
 
 static struct dnf dnf_or(struct schema *s, struct dnf a, struct dnf b) {
@@ -1457,23 +1462,23 @@ static struct dnf dnf_value(struct schema *s, uint32_t node, const json_t *value
 static bool conj_possible(struct schema *s, struct conj c, bool array);
 
 // oneOf for arrays or objects. Branches that exclude each other need no negation of the other.
-static struct dnf dnf_one_of(struct schema *s, uint32_t node, bool negated, bool array) {
+static struct dnf dnf_one_of_exact(struct schema *s, uint32_t node, bool negated, bool array) {
     const json_t *list = get(s, node, "oneOf");
     size_t n = json_array_size(list);
     struct dnf *yes = arena_array(&s->arena, struct dnf, n), r = dnf_false();
     uint32_t *subs = arena_array(&s->arena, uint32_t, n);
     bool *overlap = arena_array(&s->arena, bool, n * n);
     if (!yes || !subs || !overlap || n > 500) {
-        exprs_fail(s->x, "branches of oneOf");
+        s->overflow = true;
         return r;
     }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !s->overflow; i++) {
         subs[i] = child_at(s, node, json_array_get(list, i), "oneOf", NULL, i);
         yes[i] = dnf_of(s, subs[i], false, array);
     }
     struct dnf none = dnf_true(s);
-    for (size_t i = 0; i < n && !stopped(s); i++)
-        for (size_t j = 0; j < i && !stopped(s); j++) {
+    for (size_t i = 0; i < n && !stopped(s) && !s->overflow; i++)
+        for (size_t j = 0; j < i && !stopped(s) && !s->overflow; j++) {
             // Every pair of alternatives, until one may hold for both branches.
             bool shared = false;
             struct dnf together = dnf_false();
@@ -1494,21 +1499,16 @@ static struct dnf dnf_one_of(struct schema *s, uint32_t node, bool negated, bool
         return dnf_or(s, r, none);
     }
     size_t total = 0;
-    bool inexact = false;
-    for (size_t i = 0; i < n && !stopped(s); i++) {
+    for (size_t i = 0; i < n && !stopped(s) && !s->overflow; i++) {
         struct dnf only = yes[i];
-        for (size_t j = 0; j < n && !inexact; j++) {
+        for (size_t j = 0; j < n && !s->overflow; j++) {
             if (j == i || !overlap[i * n + j])
                 continue;
-            struct dnf no = dnf_of(s, subs[j], true, array);
-            if ((size_t)only.n * no.n > 20000) {
-                inexact = true;
-                break;
-            }
+            struct dnf no = dnf_of(s, subs[j], true, array), next = dnf_false();
+            s->overflow |= (size_t)only.n * no.n > 20000;
             // Alternatives that cannot hold are dropped at once: they would multiply.
-            struct dnf next = dnf_false();
-            for (uint32_t a = 0; a < only.n && !inexact; a++)
-                for (uint32_t b = 0; b < no.n && !inexact && !stopped(s); b++) {
+            for (uint32_t a = 0; a < only.n && !s->overflow; a++)
+                for (uint32_t b = 0; b < no.n && !s->overflow && !stopped(s); b++) {
                     struct conj c = conj_join(s, only.conjs[a], no.conjs[b]);
                     if (conj_absurd(s, c) || !conj_possible(s, c, array))
                         continue;
@@ -1518,23 +1518,36 @@ static struct dnf dnf_one_of(struct schema *s, uint32_t node, bool negated, bool
                         return r;
                     }
                     *one = c;
-                    inexact = next.n + total >= SCHEMA_ONE_OF_CONJS_MAX;
-                    if (!inexact)
-                        next = dnf_or(s, next, (struct dnf){one, 1});
+                    s->overflow |= next.n + total >= SCHEMA_ONE_OF_CONJS_MAX;
+                    next = dnf_or(s, next, (struct dnf){one, 1});
                 }
             only = next;
         }
         total += only.n;
-        if (inexact)
-            break;
         r = dnf_or(s, r, only);
     }
-    if (!inexact)
+    return r;
+}
+
+// What is too large to be exact becomes anyOf (or, negated, is left out), and is said to be.
+static struct dnf dnf_one_of(struct schema *s, uint32_t node, bool negated, bool array) {
+    bool outer = s->overflow;
+    s->overflow = false;
+    s->n_optional++;
+    struct dnf r = dnf_one_of_exact(s, node, negated, array);
+    s->n_optional--;
+    bool overflow = s->overflow;
+    s->overflow = outer;
+    if (!overflow)
         return r;
     ignore(s, "oneOf");
+    if (negated)
+        return dnf_true(s);
     r = dnf_false();
-    for (size_t i = 0; i < n && !stopped(s); i++)
-        r = dnf_or(s, r, yes[i]);
+    const json_t *list = get(s, node, "oneOf");
+    for (size_t i = 0; i < json_array_size(list) && !stopped(s); i++)
+        r = dnf_or(s, r, dnf_of(s, child_at(s, node, json_array_get(list, i), "oneOf", NULL, i),
+                                false, array));
     return r;
 }
 
@@ -1674,6 +1687,21 @@ static struct dnf dnf_array_keywords(struct schema *s, uint32_t node, bool negat
     return r;
 }
 
+static struct dnf dnf_not(struct schema *s, uint32_t node, const json_t *sub, bool negated,
+                          bool array) {
+    bool outer = s->overflow;
+    s->overflow = false;
+    s->n_optional++;
+    struct dnf r = dnf_of(s, child(s, node, sub, "not"), !negated, array);
+    s->n_optional--;
+    if (s->overflow) {
+        ignore(s, "not");
+        r = dnf_true(s);
+    }
+    s->overflow = outer;
+    return r;
+}
+
 static struct dnf dnf_compute(struct schema *s, uint32_t node, bool negated, bool array) {
     const json_t *json = s->nodes[node].json;
     if (json_is_boolean(json))
@@ -1708,7 +1736,7 @@ static struct dnf dnf_compute(struct schema *s, uint32_t node, bool negated, boo
         COLLECT(dnf_one_of(s, node, negated, array));
     const json_t *sub = get(s, node, "not");
     if (sub)
-        COLLECT(dnf_of(s, child(s, node, sub, "not"), !negated, array));
+        COLLECT(dnf_not(s, node, sub, negated, array));
     const json_t *condition = get(s, node, "if");
     if (condition && (get(s, node, "then") || get(s, node, "else"))) {
         uint32_t c = child(s, node, condition, "if");
@@ -1744,7 +1772,7 @@ static struct dnf dnf_of(struct schema *s, uint32_t node, bool negated, bool arr
     struct dnf d = dnf_compute(s, node, negated, array);
     s->depth--;
     // What relied on a node that is not finished is computed again when it is.
-    bool final = s->assumed_depth >= depth;
+    bool final = s->assumed_depth >= depth && !s->overflow;
     s->nodes[node].dnf[negated][array] = d;
     s->nodes[node].dnf_done[negated][array] = final ? DONE : NEVER;
     if (final || outer < s->assumed_depth)
