@@ -108,19 +108,14 @@ static bool prompt_ids(const struct generate_args *args, const struct bundle *bu
     return ok;
 }
 
-static void sampling_of(const struct generate_args *args, const struct generation_defaults *defaults,
-                        struct sampler_params *p) {
-    *p = sampler_params_default();
-    bool samples = !defaults->do_sample_given || defaults->do_sample;
-    // What the user says, else what the model's authors say, else temperature 0.7.
-    p->temperature = args->temp_given             ? (float)args->temperature
-                     : !samples                   ? 0
-                     : defaults->temperature >= 0 ? defaults->temperature
-                                                  : 0.7f;
-    p->top_p = args->top_p_given ? (float)args->top_p : defaults->top_p >= 0 ? defaults->top_p : 1;
-    p->min_p = args->min_p_given ? (float)args->min_p : defaults->min_p >= 0 ? defaults->min_p : 0;
-    p->top_k = args->top_k_given ? (int32_t)args->top_k : defaults->top_k >= 0 ? defaults->top_k : 0;
-    p->seed = (uint64_t)args->seed;
+static struct sampler_params sampling_of(const struct generate_args *args, const struct bundle *bundle) {
+    struct sampler_params p = bundle_sampling(bundle);
+    p.temperature = args->temp_given ? (float)args->temperature : p.temperature;
+    p.top_p = args->top_p_given ? (float)args->top_p : p.top_p;
+    p.min_p = args->min_p_given ? (float)args->min_p : p.min_p;
+    p.top_k = args->top_k_given ? (int32_t)args->top_k : p.top_k;
+    p.seed = (uint64_t)args->seed;
+    return p;
 }
 
 static void print_json(const struct bundle *bundle, const struct answer *answer) {
@@ -172,8 +167,7 @@ static bool generate(const struct generate_args *args, const struct bundle *bund
         struct gen_request request = {
             .prompt = ids.ids, .n_prompt = (uint32_t)ids.n, .max_tokens = (uint32_t)args->max_tokens,
             .stops = stops, .n_stops = args->stops.n, .ignore_eos = args->ignore_eos,
-            .on_event = on_event, .user = &answer};
-        sampling_of(args, &model_config_of(bundle->model)->generation, &request.sampling);
+            .sampling = sampling_of(args, bundle), .on_event = on_event, .user = &answer};
         ticket = engine_submit(engine, &request, err);
         ok = ticket != NULL;
     }

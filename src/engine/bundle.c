@@ -91,3 +91,14 @@ void bundle_close(struct bundle *bundle) {
     free(bundle->name);
     *bundle = (struct bundle){0};
 }
+
+struct sampler_params bundle_sampling(const struct bundle *bundle) {
+    const struct generation_defaults *d = &model_config_of(bundle->model)->generation;
+    struct sampler_params p = sampler_params_default();
+    bool greedy = d->do_sample_given && !d->do_sample;
+    p.temperature = greedy ? 0 : d->temperature >= 0 ? d->temperature : 0.7f;
+    p.top_p = d->top_p >= 0 ? d->top_p : p.top_p;
+    p.min_p = d->min_p >= 0 ? d->min_p : p.min_p;
+    p.top_k = d->top_k >= 0 ? d->top_k : p.top_k;
+    return p;
+}

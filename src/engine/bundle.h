@@ -2,6 +2,7 @@
 #ifndef LOAM_ENGINE_BUNDLE_H
 #define LOAM_ENGINE_BUNDLE_H
 #include "model/model.h"
+#include "sample/sampler.h"
 #include "template/template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -28,4 +29,8 @@ struct bundle {
 // each naming the file or tensor.
 bool bundle_open(struct bundle *bundle, const struct bundle_options *options, struct err *err);
 void bundle_close(struct bundle *bundle); // a zeroed one is allowed
+
+// How to sample when nobody says otherwise: as the model's authors ask (generation_config.json), else at
+// temperature 0.7.
+struct sampler_params bundle_sampling(const struct bundle *bundle);
 #endif

@@ -1,0 +1,276 @@
+// The public library: include/loam/loam.h over engine and bundle.
+#include "loam/loam.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "engine/bundle.h"
+#include "engine/engine.h"
+
+struct loam_model {
+    struct bundle bundle;
+    struct engine *engine;
+};
+
+struct loam_generation {
+    struct gen_ticket *ticket;
+    loam_text_fn *on_text;
+    void *user;
+    pthread_mutex_t lock; // guards the fields below
+    pthread_cond_t ended;
+    bool done, stop_asked, ticket_known;
+    enum finish_reason finish;
+    struct gen_usage usage;
+    struct err err;
+};
+
+_Static_assert((int)LOAM_INTERNAL == (int)ERR_INTERNAL, "public codes mirror base/err.h");
+_Static_assert(sizeof((struct loam_error *)0)->message == ERR_MESSAGE_BYTES, "and so do messages");
+
+static bool tell(struct loam_error *error, const struct err *err) {
+    if (error) {
+        error->code = (enum loam_error_code)err->code;
+        memcpy(error->message, err->message, sizeof error->message);
+    }
+    return false;
+}
+
+const char *loam_version(void) {
+    return LOAM_VERSION;
+}
+
+static bool kv_kind_of(const char *name, enum kv_kind *out, struct err *err) {
+    static const char *const NAMES[] = {"f32", "f16", "bf16", "q8", "q4"};
+    static const enum kv_kind KINDS[] = {KV_F32, KV_F16, KV_BF16, KV_Q8, KV_Q4};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (strcmp(name, NAMES[i]) == 0) {
+            *out = KINDS[i];
+            return true;
+        }
+    }
+    return err_set(err, ERR_INVALID, "kv_dtype is one of bf16, f16, f32, q8, q4, not \"%s\"", name);
+}
+
+loam_model *loam_open(const struct loam_options *o, struct loam_error *error) {
+    struct err err = {0};
+    struct loam_model *model = calloc(1, sizeof *model);
+    struct bundle_options options = {
+        .folder = o->folder, .backend_name = o->device,
+        .backend = {.n_threads = o->n_threads, .math = o->exact ? MATH_EXACT : MATH_FAST, .device = -1},
+        .model = {.kv = KV_BF16}};
+    struct engine_options engine = {.n_rows = o->n_parallel, .ctx_len = o->ctx_len,
+                                    .memory_budget_bytes = o->memory_budget};
+    if (!model)
+        err_set(&err, ERR_NOMEM, "out of memory for a model");
+    else if ((!o->kv_dtype || kv_kind_of(o->kv_dtype, &options.model.kv, &err)) &&
+             bundle_open(&model->bundle, &options, &err))
+        model->engine = engine_create(model->bundle.model, model->bundle.tokenizer, &engine, &err);
+    if (model && model->engine)
+        return model;
+    loam_close(model);
+    tell(error, &err);
+    return NULL;
+}
+
+void loam_close(loam_model *model) {
+    if (!model)
+        return;
+    engine_destroy(model->engine);
+    bundle_close(&model->bundle);
+    free(model);
+}
+
+const char *loam_model_name(const loam_model *model) {
+    return model->bundle.name;
+}
+uint32_t loam_context_length(const loam_model *model) {
+    return engine_plan_of(model->engine)->limits.ctx_len;
+}
+uint32_t loam_vocabulary_size(const loam_model *model) {
+    return model_config_of(model->bundle.model)->n_vocab;
+}
+void loam_free(void *p) {
+    free(p);
+}
+
+bool loam_tokenize(const loam_model *model, const char *text, size_t n, bool special, int32_t **ids,
+                   size_t *n_ids, struct loam_error *error) {
+    struct err err = {0};
+    struct token_list list = {0};
+    if (!tokenizer_encode(model->bundle.tokenizer, (struct str){text, n}, special ? TOKENIZER_ADD_SPECIAL : 0,
+                          &list, &err)) {
+        token_list_deinit(&list);
+        return tell(error, &err);
+    }
+    *ids = list.ids; // handed over
+    *n_ids = list.n;
+    return true;
+}
+
+// A built text for the caller, or NULL with the error.
+static char *hand_over(bool ok, struct strbuf *text, struct err *err, struct loam_error *error) {
+    char *out = ok ? strbuf_take(text) : NULL;
+    if (ok && !out)
+        err_set(err, ERR_NOMEM, "out of memory for a text");
+    strbuf_deinit(text);
+    if (!out)
+        tell(error, err);
+    return out;
+}
+
+char *loam_detokenize(const loam_model *model, const int32_t *ids, size_t n_ids, struct loam_error *error) {
+    struct err err = {0};
+    struct strbuf text = {0};
+    bool ok = tokenizer_decode(model->bundle.tokenizer, ids, n_ids, true, &text, &err);
+    return hand_over(ok, &text, &err, error);
+}
+
+static bool render(const loam_model *model, const char *messages, const char *tools, struct strbuf *out,
+                   struct err *err) {
+    json_t *message_list = json_parse(str_from(messages), "messages", err);
+    json_t *tool_list = message_list && tools ? json_parse(str_from(tools), "tools", err) : NULL;
+    bool ok = message_list && (!tools || tool_list);
+    if (ok && (!json_is_array(message_list) || (tool_list && !json_is_array(tool_list))))
+        ok = err_set(err, ERR_INVALID, "messages and tools must be JSON arrays");
+    struct chat_render_options options = {.messages = message_list, .tools = tool_list,
+                                          .add_generation_prompt = true};
+    ok = ok && chat_template_render(model->bundle.chat, &options, out, err);
+    json_decref(message_list);
+    json_decref(tool_list);
+    return ok;
+}
+
+char *loam_apply_template(const loam_model *model, const char *messages, const char *tools,
+                          struct loam_error *error) {
+    struct err err = {0};
+    struct strbuf text = {0};
+    bool ok = render(model, messages, tools, &text, &err);
+    return hand_over(ok, &text, &err, error);
+}
+
+// ---- Answers ----------------------------------------------------------------------------------
+static void on_event(const struct gen_event *event, void *user) {
+    struct loam_generation *g = user;
+    bool go_on = true;
+    if (g->on_text && event->text.n)
+        go_on = g->on_text(g->user, event->text.data, event->text.n);
+    pthread_mutex_lock(&g->lock);
+    if (!go_on) {
+        g->stop_asked = true;
+        if (g->ticket_known) // else loam_start() sees stop_asked when it has the ticket
+            gen_ticket_cancel(g->ticket);
+    }
+    if (event->kind == GEN_DONE) {
+        g->done = true;
+        g->finish = event->finish;
+        g->usage = *event->usage;
+        if (event->err)
+            g->err = *event->err;
+        pthread_cond_signal(&g->ended);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+static bool prompt_of(const loam_model *model, const struct loam_request *r, struct token_list *ids,
+                      struct err *err) {
+    if ((r->messages != NULL) + (r->prompt != NULL) + (r->tokens != NULL) != 1)
+        return err_set(err, ERR_INVALID, "a request has exactly one of messages, prompt and tokens");
+    if (r->tokens) {
+        for (size_t i = 0; i < r->n_tokens; i++)
+            token_list_append(ids, r->tokens[i]);
+        return !ids->failed || err_set(err, ERR_NOMEM, "out of memory for the prompt");
+    }
+    struct strbuf text = {0};
+    bool ok = true;
+    if (r->messages)
+        ok = render(model, r->messages, r->tools, &text, err);
+    struct str prompt = r->messages ? strbuf_str(&text) : str_from(r->prompt);
+    ok = ok && tokenizer_encode(model->bundle.tokenizer, prompt, r->messages ? 0 : TOKENIZER_ADD_SPECIAL, ids,
+                                err);
+    strbuf_deinit(&text);
+    return ok;
+}
+
+static struct sampler_params sampling_of(const loam_model *model, const struct loam_request *r) {
+    struct sampler_params p = bundle_sampling(&model->bundle);
+    p.temperature = r->temperature >= 0 ? r->temperature : p.temperature;
+    p.top_p = r->top_p >= 0 ? r->top_p : p.top_p;
+    p.min_p = r->min_p >= 0 ? r->min_p : p.min_p;
+    p.top_k = r->top_k >= 0 ? r->top_k : p.top_k;
+    p.seed = r->seed;
+    return p;
+}
+
+static void generation_free(struct loam_generation *g) {
+    gen_ticket_release(g->ticket);
+    pthread_cond_destroy(&g->ended);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+loam_generation *loam_start(loam_model *model, const struct loam_request *r, struct loam_error *error) {
+    struct err err = {0};
+    struct token_list ids = {0};
+    struct str stops[16];
+    struct loam_generation *g = calloc(1, sizeof *g);
+    if (!g) {
+        err_set(&err, ERR_NOMEM, "out of memory for a request");
+        tell(error, &err);
+        return NULL;
+    }
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->ended, NULL);
+    g->on_text = r->on_text;
+    g->user = r->user;
+    bool ok = r->n_stops <= sizeof stops / sizeof *stops ||
+              err_set(&err, ERR_INVALID, "a request has at most 16 stops, not %u", r->n_stops);
+    for (uint32_t i = 0; ok && i < r->n_stops; i++)
+        stops[i] = str_from(r->stops[i]);
+    if (ok && prompt_of(model, r, &ids, &err)) {
+        struct gen_request request = {.prompt = ids.ids, .n_prompt = (uint32_t)ids.n,
+                                      .max_tokens = r->max_tokens, .stops = stops, .n_stops = r->n_stops,
+                                      
+                                      .sampling = sampling_of(model, r), .ignore_eos = r->ignore_eos,
+                                      .on_event = on_event, .user = g};
+        g->ticket = engine_submit(model->engine, &request, &err);
+    }
+    token_list_deinit(&ids);
+    if (!g->ticket) {
+        generation_free(g);
+        tell(error, &err);
+        return NULL;
+    }
+    pthread_mutex_lock(&g->lock);
+    g->ticket_known = true;
+    if (g->stop_asked)
+        gen_ticket_cancel(g->ticket);
+    pthread_mutex_unlock(&g->lock);
+    return g;
+}
+
+void loam_cancel(loam_generation *generation) {
+    gen_ticket_cancel(generation->ticket);
+}
+
+bool loam_wait(loam_generation *g, struct loam_result *result, struct loam_error *error) {
+    pthread_mutex_lock(&g->lock);
+    while (!g->done)
+        pthread_cond_wait(&g->ended, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+    bool ok = g->finish != FINISH_ERROR || tell(error, &g->err);
+    if (result)
+        *result = (struct loam_result){
+            .finish = g->finish == FINISH_LENGTH      ? LOAM_FINISH_LENGTH
+                      : g->finish == FINISH_CANCELLED ? LOAM_FINISH_CANCELLED
+                                                      : LOAM_FINISH_STOP,
+            .n_prompt = g->usage.n_prompt, .n_generated = g->usage.n_generated,
+            .prefill_ms = g->usage.prefill_ms, .decode_ms = g->usage.decode_ms};
+    generation_free(g);
+    return ok;
+}
+
+bool loam_generate(loam_model *model, const struct loam_request *request, struct loam_result *result,
+                   struct loam_error *error) {
+    loam_generation *g = loam_start(model, request, error);
+    return g && loam_wait(g, result, error);
+}

@@ -1,0 +1,152 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "loam/loam.h"
+
+static loam_model *open_builtin(void) {
+    struct loam_options options = LOAM_OPTIONS_DEFAULT;
+    struct loam_error error = {0};
+    options.device = "cpu";
+    loam_model *model = loam_open(&options, &error);
+    if (!model)
+        fail_msg("%s", error.message);
+    return model;
+}
+
+struct text {
+    char data[4096];
+    size_t n, n_max;
+};
+
+static bool collect(void *user, const char *data, size_t n) {
+    struct text *text = user;
+    if (text->n + n < sizeof text->data)
+        memcpy(text->data + text->n, data, n);
+    text->n += n;
+    return text->n_max == 0 || text->n < text->n_max;
+}
+
+static struct loam_request greedy(struct text *text) {
+    struct loam_request request = LOAM_REQUEST_DEFAULT;
+    request.prompt = "ROMEO:";
+    request.temperature = 0;
+    request.max_tokens = 24;
+    request.on_text = collect;
+    request.user = text;
+    return request;
+}
+
+static void an_answer_arrives_piece_by_piece(void **state) {
+    (void)state;
+    loam_model *model = open_builtin();
+    assert_string_equal(loam_model_name(model), "loam-shakespeare");
+    assert_int_equal(loam_vocabulary_size(model), 1024);
+    struct text text = {0};
+    struct loam_request request = greedy(&text);
+    struct loam_result result;
+    struct loam_error error = {0};
+    assert_true(loam_generate(model, &request, &result, &error));
+    assert_int_equal(result.n_prompt, 2);
+    assert_int_equal(result.n_generated, 24);
+    assert_int_equal(result.finish, LOAM_FINISH_LENGTH);
+    assert_true(text.n > 24);
+    // Its tokens, joined again, are the same text.
+    int32_t *ids;
+    size_t n_ids;
+    assert_true(loam_tokenize(model, text.data, text.n, false, &ids, &n_ids, &error));
+    char *again = loam_detokenize(model, ids, n_ids, &error);
+    text.data[text.n] = '\0';
+    assert_string_equal(again, text.data);
+    loam_free(again);
+    // By ids the same answer.
+    loam_free(ids);
+    assert_true(loam_tokenize(model, "ROMEO:", 6, true, &ids, &n_ids, &error));
+    struct text by_ids = {0};
+    request = greedy(&by_ids);
+    request.prompt = NULL;
+    request.tokens = ids;
+    request.n_tokens = n_ids;
+    assert_true(loam_generate(model, &request, NULL, &error));
+    assert_int_equal(by_ids.n, text.n);
+    assert_memory_equal(by_ids.data, text.data, text.n);
+    loam_free(ids);
+    loam_close(model);
+}
+
+static void requests_run_together_and_stop_when_told(void **state) {
+    (void)state;
+    loam_model *model = open_builtin();
+    struct text alone = {0}, texts[3] = {{.n_max = 20}, {.n = 0}, {.n = 0}};
+    struct loam_request request = greedy(&alone);
+    struct loam_error error = {0};
+    struct loam_result result;
+    assert_true(loam_generate(model, &request, NULL, &error));
+    loam_generation *running[3];
+    for (int i = 0; i < 3; i++) {
+        request = greedy(&texts[i]);
+        if (i != 2)
+            request.max_tokens = 1500, request.ignore_eos = true;
+        running[i] = loam_start(model, &request, &error);
+        assert_non_null(running[i]);
+    }
+    assert_true(loam_wait(running[2], &result, &error));
+    assert_int_equal(texts[2].n, alone.n);
+    assert_memory_equal(texts[2].data, alone.data, alone.n);
+    assert_true(loam_wait(running[0], &result, &error)); // its callback said stop
+    assert_int_equal(result.finish, LOAM_FINISH_CANCELLED);
+    assert_true(result.n_generated < 200);
+    loam_cancel(running[1]);
+    assert_true(loam_wait(running[1], &result, &error));
+    assert_int_equal(result.finish, LOAM_FINISH_CANCELLED);
+    loam_close(model);
+}
+
+static void mistakes_are_named(void **state) {
+    (void)state;
+    struct loam_options options = LOAM_OPTIONS_DEFAULT;
+    struct loam_error error = {0};
+    options.folder = "/nowhere/at/all";
+    assert_null(loam_open(&options, &error));
+    assert_int_equal(error.code, LOAM_NOT_FOUND);
+    assert_non_null(strstr(error.message, "/nowhere/at/all"));
+    options.folder = NULL;
+    options.kv_dtype = "q3";
+    assert_null(loam_open(&options, &error));
+    assert_int_equal(error.code, LOAM_INVALID);
+    loam_model *model = open_builtin();
+    struct text text = {0};
+    struct loam_request request = greedy(&text);
+    request.messages = "[]";
+    assert_false(loam_generate(model, &request, NULL, &error)); // two prompts
+    assert_int_equal(error.code, LOAM_INVALID);
+    request = greedy(&text);
+    request.temperature = 9;
+    assert_false(loam_generate(model, &request, NULL, &error));
+    assert_non_null(strstr(error.message, "temperature"));
+    request = greedy(&text);
+    request.prompt = NULL;
+    request.messages = "[{\"role\":";
+    assert_false(loam_generate(model, &request, NULL, &error));
+    assert_int_equal(text.n, 0);
+    char *prompt = loam_apply_template(model, "[{\"role\":\"user\",\"content\":\"Hi\"}]", NULL, &error);
+    assert_non_null(strstr(prompt, "Hi"));
+    loam_free(prompt);
+    loam_close(model);
+    loam_close(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_arrives_piece_by_piece),
+        cmocka_unit_test(requests_run_together_and_stop_when_told),
+        cmocka_unit_test(mistakes_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
