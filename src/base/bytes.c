@@ -28,6 +28,8 @@ size_t str_find(struct str s, struct str needle, size_t from) {
         return SIZE_MAX;
     if (needle.n == 0)
         return from;
+    if (needle.n > s.n - from)
+        return SIZE_MAX;
     const char *at = memmem(s.data + from, s.n - from, needle.data, needle.n);
     return at ? (size_t)(at - s.data) : SIZE_MAX;
 }

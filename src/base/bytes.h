@@ -31,7 +31,7 @@ static inline struct str str_of(struct bytes b) {
     return (struct str){(const char *)b.data, b.n};
 }
 static inline struct str str_slice(struct str s, size_t from, size_t to) {
-    return (struct str){s.data + from, to - from};
+    return (struct str){from ? s.data + from : s.data, to - from}; // data may be NULL
 }
 bool str_eq(struct str a, struct str b);
 bool str_eq_c(struct str a, const char *c_string);

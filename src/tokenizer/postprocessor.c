@@ -121,6 +121,35 @@ bool postprocessor_init(struct postprocessor *post, const json_t *value, uint32_
     return ok;
 }
 
+bool postprocessor_begin_with(struct postprocessor *post, token_id first, bool wanted,
+                              struct err *err) {
+    struct token_list *items = &post->items;
+    bool there = items->n && items->ids[0] == first;
+    if (there == wanted)
+        return true;
+    if (wanted) {
+        token_list_append(items, first);
+        if (items->failed)
+            return no_memory(err);
+        memmove(items->ids + 1, items->ids, (items->n - 1) * sizeof *items->ids);
+        items->ids[0] = first;
+    } else {
+        memmove(items->ids, items->ids + 1, --items->n * sizeof *items->ids);
+    }
+    return true;
+}
+
+bool postprocessor_end_with(struct postprocessor *post, token_id last, bool wanted,
+                            struct err *err) {
+    struct token_list *items = &post->items;
+    bool there = items->n && items->ids[items->n - 1] == last;
+    if (wanted && !there)
+        token_list_append(items, last);
+    else if (!wanted && there)
+        items->n--;
+    return !items->failed || no_memory(err);
+}
+
 void postprocessor_deinit(struct postprocessor *post) {
     token_list_deinit(&post->items);
 }

@@ -15,5 +15,11 @@ struct postprocessor {
 // the type, ERR_NOMEM.
 bool postprocessor_init(struct postprocessor *post, const json_t *value, uint32_t n_ids,
                         struct err *err);
+// Make the ids begin with `first` (or end with `last`) exactly once, or not at all: what
+// tokenizer_config.json's add_bos_token and add_eos_token say. ERR_NOMEM.
+bool postprocessor_begin_with(struct postprocessor *post, token_id first, bool wanted,
+                              struct err *err);
+bool postprocessor_end_with(struct postprocessor *post, token_id last, bool wanted,
+                            struct err *err);
 void postprocessor_deinit(struct postprocessor *post);
 #endif

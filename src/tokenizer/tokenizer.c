@@ -145,6 +145,23 @@ static token_id named_token(const struct tokenizer *t, const char *name) {
     return text.data ? tokenizer_id(t, text) : TOKEN_NONE;
 }
 
+// transformers' Llama-like classes make their own post-processor of add_bos_token and add_eos_token,
+// whatever tokenizer.json has. Other classes are only ever asked to add.
+static bool apply_conventions(struct tokenizer *t, struct err *err) {
+    static const char *const CLASSES[] = {"Llama", "CodeLlama", "Gemma", "Cohere"};
+    const char *class = json_string_value(json_object_get(t->config, "tokenizer_class"));
+    bool obeys = false;
+    for (size_t i = 0; class && i < sizeof CLASSES / sizeof *CLASSES; i++)
+        obeys |= strncmp(class, CLASSES[i], strlen(CLASSES[i])) == 0;
+    const json_t *add_bos = json_object_get(t->config, "add_bos_token");
+    const json_t *add_eos = json_object_get(t->config, "add_eos_token");
+    if (t->bos != TOKEN_NONE && (json_is_true(add_bos) || (obeys && json_is_false(add_bos))) &&
+        !postprocessor_begin_with(&t->postprocessor, t->bos, json_is_true(add_bos), err))
+        return false;
+    return t->eos == TOKEN_NONE || !(json_is_true(add_eos) || (obeys && json_is_false(add_eos))) ||
+           postprocessor_end_with(&t->postprocessor, t->eos, json_is_true(add_eos), err);
+}
+
 static bool read_parts(struct tokenizer *t, struct err *err) {
     const struct image *image = &t->image;
     struct str text = str_of(image->section[IMAGE_META]);
@@ -178,7 +195,7 @@ static bool read_parts(struct tokenizer *t, struct err *err) {
         return false;
     t->bos = named_token(t, "bos_token");
     t->eos = named_token(t, "eos_token");
-    return true;
+    return apply_conventions(t, err);
 }
 
 // Fill a tokenizer from its image, which it then owns: `block`, which free() releases, or a map.
