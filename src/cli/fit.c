@@ -1,16 +1,13 @@
 // loam fit: what serving a model takes, before it is tried.
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/host_memory.h"
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/model_args.h"
 #include "cli/progress.h"
 #include "engine/fit.h"
-#include "hub/kv_config.h"
 
 struct fit_args {
     int64_t ctx_len, n_rows, step_tokens;
@@ -19,29 +16,17 @@ struct fit_args {
     bool machines, json, again;
 };
 
-// Everything that is known when it is time to print.
-struct fit {
-    struct bundle bundle;
-    struct arena arena; // of facts
-    struct hub_model facts;
-    struct engine_options options;
-    struct machine_speed speed;
-    char device[256];
-    bool is_host;
-    struct host_memory host;
-    struct backend_memory gpu; // if !is_host
-};
-
 static void print_row(const char *what, uint64_t n, const char *note) {
     char bytes[FORMAT_BYTES];
     printf("  %-12s %9s  %s\n", what, format_bytes(bytes, n), note);
 }
 
-static void print_report(const struct fit *fit, const struct fit_report *r) {
+static void print_report(const char *name, const struct fit *fit, const struct fit_report *r) {
     const struct engine_plan *plan = &r->plan;
     char note[200], bytes[FORMAT_BYTES], limit[FORMAT_BYTES], free_bytes[FORMAT_BYTES];
-    printf("%s on %s\n", fit->bundle.name, fit->device);
-    snprintf(note, sizeof note, "%s", fit->is_host ? "mapped from the files" : "on the device");
+    bool is_host = fit->device_memory.is_host;
+    printf("%s on %s\n", name, fit->device);
+    snprintf(note, sizeof note, "%s", is_host ? "mapped from the files" : "on the device");
     print_row("weights", plan->weight_bytes, note);
     snprintf(note, sizeof note, "%u sequence%s, context %u tokens; %s a token", plan->limits.n_rows,
              plan->limits.n_rows == 1 ? "" : "s", plan->limits.ctx_len, format_bytes(bytes, plan->kv_bytes_per_token));
@@ -50,7 +35,7 @@ static void print_report(const struct fit *fit, const struct fit_report *r) {
         print_row("state", plan->state_bytes, "of recurrent layers");
     snprintf(note, sizeof note, "steps of %u tokens", plan->limits.n_tokens);
     print_row("workspace", plan->workspace_bytes, note);
-    if (fit->is_host)
+    if (is_host)
         snprintf(note, sizeof note, "of %s usable (%s: %s, free now %s)", format_bytes(bytes, plan->usable_bytes),
                  plan->enforced ? "--memory-budget below" : fit->host.limited_by,
                  format_bytes(limit, fit->host.limit_bytes), format_bytes(free_bytes, fit->host.available_bytes));
@@ -63,7 +48,7 @@ static void print_report(const struct fit *fit, const struct fit_report *r) {
     else
         printf("fits: no; %s\n", r->reason);
     printf("largest context: %u tokens (one sequence; the model's own limit is %u)\n", r->ctx_len_largest,
-           model_config_of(fit->bundle.model)->ctx_len_max);
+           model_config_of(fit->model)->ctx_len_max);
     printf("predicted: prefill %.0f tokens/s, decode %.1f tokens/s at %u tokens of context\n", r->prefill_tps,
            r->decode_tps, plan->limits.ctx_len);
 }
@@ -88,7 +73,7 @@ static void print_machines(const struct fit *fit, json_t *into) {
                "DECODE t/s");
     for (size_t i = 0; i < n; i++) {
         struct fit_report r;
-        fit_report_machine(fit->bundle.model, &fit->facts, &fit->options, &machines[i], &r);
+        fit_report_machine(fit->model, &fit->facts, &fit->options, &machines[i], &r);
         if (into) {
             json_t *row = report_json(&r);
             json_object_set_new(row, "machine", json_string(machines[i].name));
@@ -103,17 +88,18 @@ static void print_machines(const struct fit *fit, json_t *into) {
     }
 }
 
-static void print_json(const struct fit *fit, const struct fit_report *r, bool machines) {
+static void print_json(const char *name, const struct fit *fit, const struct fit_report *r, bool machines) {
+    bool is_host = fit->device_memory.is_host;
     json_t *out = report_json(r);
-    json_object_set_new(out, "model", json_string(fit->bundle.name));
+    json_object_set_new(out, "model", json_string(name));
     json_object_set_new(out, "machine", json_string(fit->device));
-    json_object_set_new(out, "host_bytes", json_integer(fit->is_host ? (json_int_t)r->total_bytes : 0));
-    json_object_set_new(out, "device_bytes", json_integer(fit->is_host ? 0 : (json_int_t)r->total_bytes));
-    json_object_set_new(out, "limited_by", json_string(fit->is_host ? fit->host.limited_by : "device memory"));
-    json_object_set_new(out, "limit_bytes", json_integer((json_int_t)(fit->is_host ? fit->host.limit_bytes
-                                                                                    : fit->gpu.total_bytes)));
-    json_object_set_new(out, "free_bytes", json_integer((json_int_t)(fit->is_host ? fit->host.available_bytes
-                                                                                   : fit->gpu.free_bytes)));
+    json_object_set_new(out, "host_bytes", json_integer(is_host ? (json_int_t)r->total_bytes : 0));
+    json_object_set_new(out, "device_bytes", json_integer(is_host ? 0 : (json_int_t)r->total_bytes));
+    json_object_set_new(out, "limited_by", json_string(is_host ? fit->host.limited_by : "device memory"));
+    json_object_set_new(out, "limit_bytes", json_integer((json_int_t)(is_host ? fit->host.limit_bytes
+                                                                                    : fit->device_memory.total_bytes)));
+    json_object_set_new(out, "free_bytes", json_integer((json_int_t)(is_host ? fit->host.available_bytes
+                                                                                   : fit->device_memory.free_bytes)));
     if (machines) {
         json_t *rows = json_array();
         print_machines(fit, rows);
@@ -122,50 +108,6 @@ static void print_json(const struct fit *fit, const struct fit_report *r, bool m
     json_dumpf(out, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(out);
-}
-
-// The device's memory and speed. A GPU is asked and closed again: planning maps the weights on the CPU, so
-// that a model that does not fit need not be loaded to be told so.
-static bool look_at_device(struct fit *fit, const struct fit_args *args, struct bundle_options *options,
-                           struct err *err) {
-    struct backend *be = backend_open(options->backend_name ? options->backend_name : "auto", &options->backend, err);
-    if (!be)
-        return false;
-    bool was_measured;
-    be->ops->describe(be, fit->device, sizeof fit->device);
-    be->ops->memory(be, &fit->gpu);
-    fit->is_host = fit->gpu.is_host;
-    bool ok = machine_speed_get(be, NULL, args->again, &fit->speed, &was_measured, err);
-    be->ops->close(be);
-    if (ok && was_measured)
-        fprintf(stderr, "measured this device's speed and kept it for the next time (--measure does it again)\n");
-    if (!fit->is_host) {
-        options->backend_name = "cpu";
-        if (!fit->options.memory_budget_bytes)
-            fit->options.memory_budget_bytes = fit->gpu.free_bytes - fit->gpu.free_bytes / 20;
-    }
-    host_memory_read(&fit->host);
-    return ok;
-}
-
-static bool kv_options(const struct fit_args *args, const char *folder, struct model_options *model, int8_t **by_layer,
-                       struct err *err) {
-    const char *kv = args->kv_quant;
-    if (!kv || strcmp(kv, "off") == 0)
-        return true;
-    if (strcmp(kv, "config") != 0) {
-        model->kv = strcmp(kv, "8") == 0 ? KV_Q8 : KV_Q4;
-        return true;
-    }
-    struct model_config *config = model_config_open(folder, err);
-    if (!config)
-        return false;
-    *by_layer = malloc(config->n_layers);
-    bool ok = *by_layer ? kv_config_read(folder, config->n_layers, *by_layer, err)
-                        : err_set(err, ERR_NOMEM, "out of memory");
-    model_config_destroy(config);
-    model->kv_by_layer = *by_layer;
-    return ok;
 }
 
 int cmd_fit(int argc, char **argv) {
@@ -200,33 +142,41 @@ int cmd_fit(int argc, char **argv) {
     }
     if (model.builtin || (!model.model && !positional))
         return cli_wrong(argv[0], "which model? usage: loam %s", spec.usage);
-    struct fit fit = {.options = {.n_rows = (uint32_t)args.n_rows, .ctx_len = (uint32_t)args.ctx_len,
-                                  .step_tokens = (uint32_t)args.step_tokens,
-                                  .memory_budget_bytes = (uint64_t)(args.memory_budget_gb * 1e9)}};
     struct bundle_options options;
     struct err err = {0};
     char folder[PATH_MAX];
-    int8_t *by_layer = NULL;
-    bool ok = model_args_resolve(&model, positional, folder, &options, &err) &&
-              hub_scan(&fit.facts, folder, &fit.arena, &err) &&
-              kv_options(&args, folder, &options.model, &by_layer, &err);
-    if (ok && fit.facts.problem[0])
-        ok = err_set(&err, ERR_UNSUPPORTED, "%s", fit.facts.problem);
-    options.without_tokenizer = true;
-    ok = ok && look_at_device(&fit, &args, &options, &err) && bundle_open(&fit.bundle, &options, &err);
-    if (ok) {
-        struct fit_report report;
-        fit_report_make(fit.bundle.model, &fit.facts, &fit.options, &fit.speed, &report);
-        if (args.json) {
-            print_json(&fit, &report, args.machines);
-        } else {
-            print_report(&fit, &report);
-            if (args.machines)
-                print_machines(&fit, NULL);
-        }
+    if (!model_args_resolve(&model, positional, folder, &options, &err))
+        return cli_fail(argv[0], &err);
+    struct fit_question question = {
+        .folder = folder,
+        .backend_name = options.backend_name,
+        .backend = options.backend,
+        .model = options.model,
+        .use_kv_config = args.kv_quant && strcmp(args.kv_quant, "config") == 0,
+        .measure_again = args.again,
+        .engine = {.n_rows = (uint32_t)args.n_rows, .ctx_len = (uint32_t)args.ctx_len,
+                   .step_tokens = (uint32_t)args.step_tokens,
+                   .memory_budget_bytes = (uint64_t)(args.memory_budget_gb * 1e9)},
+    };
+    if (args.kv_quant && args.kv_quant[0] == '8')
+        question.model.kv = KV_Q8;
+    if (args.kv_quant && args.kv_quant[0] == '4')
+        question.model.kv = KV_Q4;
+    struct fit fit;
+    if (!fit_open(&fit, &question, &err))
+        return cli_fail(argv[0], &err);
+    if (fit.was_measured)
+        fprintf(stderr, "measured this device's speed and kept it for the next time (--measure does it again)\n");
+    const char *name = model.model ? model.model : positional;
+    struct fit_report report;
+    fit_report_make(fit.model, &fit.facts, &fit.options, &fit.speed, &report);
+    if (args.json) {
+        print_json(name, &fit, &report, args.machines);
+    } else {
+        print_report(name, &fit, &report);
+        if (args.machines)
+            print_machines(&fit, NULL);
     }
-    bundle_close(&fit.bundle);
-    arena_deinit(&fit.arena);
-    free(by_layer);
-    return ok ? EXIT_DONE : cli_fail(argv[0], &err);
+    fit_close(&fit);
+    return EXIT_DONE;
 }

@@ -2,9 +2,11 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/model_args.h"
+#include "hub/pick.h"
 #include "server/probe.h"
 #include "server/server.h"
 
@@ -45,9 +47,32 @@ static void print_banner(const struct bundle *bundle, const struct engine *engin
     fprintf(stderr, "context %u tokens, %u at once, KV pool %.1f MiB, weights %.1f MiB\n",
             plan->limits.ctx_len, plan->limits.n_rows, (double)plan->kv_bytes / 0x1p20,
             (double)plan->weight_bytes / 0x1p20);
-    if (bundle->is_builtin)
-        fprintf(stderr, "This is the built-in demo: a tiny model that only knows Shakespeare's sound. For a "
-                        "real one, give loam serve\nthe folder of a Hugging Face or MLX model.\n");
+    if (bundle->is_builtin) {
+        struct host_memory memory;
+        host_memory_read(&memory);
+        fprintf(stderr, "This is the built-in demo: a tiny model that only knows Shakespeare's sound. One that "
+                        "suits this machine:\n  loam get %s\nloam serve takes it from then on.\n",
+                hub_starter_repo(memory.limit_bytes));
+    }
+}
+
+// The folder of the downloaded model that suits this machine best. What goes wrong here only means the
+// built-in model.
+static bool pick_downloaded(char folder[PATH_MAX]) {
+    struct hub_env env;
+    struct hub_models models = {0};
+    struct host_memory memory;
+    struct err err = {0};
+    if (!hub_env_read(&env, &err) || !hub_models_read(&env, &models, NULL, &err)) {
+        log_warn("serve: cannot look for downloaded models: %s", err.message);
+        return false;
+    }
+    host_memory_read(&memory);
+    const struct hub_model *best = hub_pick_model(&models, memory.limit_bytes);
+    if (best)
+        snprintf(folder, PATH_MAX, "%s", best->path);
+    hub_models_deinit(&models);
+    return best != NULL;
 }
 
 static bool serve(const struct serve_args *args, const struct model_args *model_args, const char *positional,
@@ -65,14 +90,27 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
     if (!port_is_free(args, err))
         return false;
     struct model_args with_default = *model_args;
-    if (!model_args->model && !positional)
-        with_default.builtin = true;
+    char picked[PATH_MAX];
+    if (!model_args->model && !positional && !model_args->builtin) {
+        if (pick_downloaded(picked))
+            with_default.model = picked;
+        else
+            with_default.builtin = true;
+    }
     struct server *server = server_create(&options, err); // a port that is taken ends it here
     if (!server)
         return false;
     struct bundle bundle = {0};
     struct engine *engine = NULL;
-    if (model_args_open(&with_default, positional, false, &bundle, err)) {
+    bool opened = model_args_open(&with_default, positional, false, &bundle, err);
+    if (!opened && with_default.model == picked) { // nobody asked for that one: the demo serves at least
+        fprintf(stderr, "loam serve: cannot serve a downloaded model: %s\n", err->message);
+        err_clear(err);
+        with_default.model = NULL;
+        with_default.builtin = true;
+        opened = model_args_open(&with_default, positional, false, &bundle, err);
+    }
+    if (opened) {
         struct engine_options engine_options = {
             .n_rows = (uint32_t)args->n_rows, .ctx_len = (uint32_t)args->ctx_len,
             .step_tokens = (uint32_t)args->step_tokens,
@@ -137,7 +175,8 @@ int cmd_serve(int argc, char **argv) {
         MODEL_OPTIONS(&model),
     };
     const struct cli_spec spec = {"serve [MODEL] [options]",
-                                  "Serve a model over the OpenAI API; without a model, the built-in demo.",
+                                  "Serve a model over the OpenAI API; without a MODEL, the downloaded one that suits this\n"
+                                  "machine best, else the built-in demo.",
                                   CLI_OPTIONS(options), 1};
     const char *positional = NULL;
     uint32_t n;

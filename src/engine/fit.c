@@ -1,9 +1,72 @@
 #include "engine/fit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+
+#include "hub/kv_config.h"
 
 enum { CTX_STEP = 64 };
 static const uint64_t NO_LIMIT = (uint64_t)1 << 60;
+
+// ---- Opening ------------------------------------------------------------------------------------
+
+static bool look_at_device(struct fit *fit, const struct fit_question *q, struct err *err) {
+    struct backend *be = backend_open(q->backend_name ? q->backend_name : "auto", &q->backend, err);
+    if (!be)
+        return false;
+    be->ops->describe(be, fit->device, sizeof fit->device);
+    be->ops->memory(be, &fit->device_memory);
+    host_memory_read(&fit->host);
+    bool ok = machine_speed_get(be, NULL, q->measure_again, &fit->speed, &fit->was_measured, err);
+    if (ok && fit->device_memory.is_host) {
+        fit->be = be;
+        return true;
+    }
+    be->ops->close(be);
+    if (!ok)
+        return false;
+    if (!fit->options.memory_budget_bytes)
+        fit->options.memory_budget_bytes = fit->device_memory.free_bytes - fit->device_memory.free_bytes / 20;
+    fit->be = backend_open("cpu", &q->backend, err);
+    return fit->be != NULL;
+}
+
+static bool open_model(struct fit *fit, const struct fit_question *q, struct err *err) {
+    struct model_options options = q->model;
+    int8_t *by_layer = NULL;
+    bool ok = true;
+    if (q->use_kv_config) {
+        by_layer = malloc(fit->facts.n_layers);
+        ok = by_layer ? kv_config_read(q->folder, fit->facts.n_layers, by_layer, err)
+                      : err_set(err, ERR_NOMEM, "out of memory");
+        options.kv_by_layer = by_layer;
+    }
+    if (ok)
+        fit->model = model_open(q->folder, fit->be, &options, err);
+    free(by_layer);
+    return fit->model != NULL;
+}
+
+bool fit_open(struct fit *fit, const struct fit_question *q, struct err *err) {
+    *fit = (struct fit){.options = q->engine};
+    bool ok = hub_scan(&fit->facts, q->folder, &fit->arena, err);
+    if (ok && fit->facts.problem[0])
+        ok = err_set(err, ERR_UNSUPPORTED, "%s", fit->facts.problem);
+    if (ok && look_at_device(fit, q, err) && open_model(fit, q, err))
+        return true;
+    fit_close(fit);
+    return false;
+}
+
+void fit_close(struct fit *fit) {
+    model_destroy(fit->model);
+    if (fit->be)
+        fit->be->ops->close(fit->be);
+    arena_deinit(&fit->arena);
+    *fit = (struct fit){0};
+}
+
+// ---- Reports ------------------------------------------------------------------------------------
 
 // The largest context that the planner accepts for one sequence.
 static uint32_t largest_context(const struct model *model, const struct engine_options *options) {

@@ -24,6 +24,7 @@ enum {
     LOCK_POLL_MS = 200,
     PROGRESS_MS = 100,
     RATE_SLOTS = 50,                // PROGRESS_MS each: the rate's window
+    SPARE_BLOCKS_MAX = 16,
 };
 
 // Received bytes [off, off + n) of a job's blob.
@@ -31,7 +32,7 @@ struct block {
     struct block *next;
     struct job *job;
     uint64_t off;
-    size_t n;
+    size_t n, room;
     uint8_t data[];
 };
 
@@ -74,6 +75,8 @@ struct fetch {
     struct job *jobs; // [n_jobs]
     size_t n_jobs, n_jobs_done;
     struct block *queue_first, *queue_last; // to the writer
+    struct block *spare; // whole blocks to use again: fresh memory costs more than filling it
+    uint32_t n_spare;
     bool writer_may_end;
     bool failed;
     struct err err; // the first failure
@@ -172,6 +175,35 @@ static void free_blocks(struct block *b) {
     }
 }
 
+static void give_block_locked(struct fetch *f, struct block *b) {
+    if (b->room < BLOCK_BYTES || f->n_spare == SPARE_BLOCKS_MAX) {
+        free(b);
+        return;
+    }
+    b->next = f->spare;
+    f->spare = b;
+    f->n_spare++;
+}
+
+// An empty block with room for n bytes, NULL when out of memory.
+static struct block *take_block(struct fetch *f, struct job *job, uint64_t off, size_t n) {
+    struct block *b = NULL;
+    if (n == BLOCK_BYTES) {
+        pthread_mutex_lock(&f->lock);
+        b = f->spare;
+        if (b) {
+            f->spare = b->next;
+            f->n_spare--;
+        }
+        pthread_mutex_unlock(&f->lock);
+    }
+    if (!b)
+        b = malloc(sizeof *b + n);
+    if (b)
+        *b = (struct block){.job = job, .off = off, .room = n};
+    return b;
+}
+
 static void insert_pending_locked(struct block *block) {
     struct block **at = &block->job->pending;
     while (*at && (*at)->off <= block->off)
@@ -195,7 +227,7 @@ static void drain_locked(struct fetch *f, struct job *job) {
             f->bytes_done += job->blob.written - job->written;
             job->written = job->blob.written;
         }
-        free(b);
+        give_block_locked(f, b);
         if (!ok) {
             err_wrap(&err, "%s", job->file->path);
             fail_locked(f, &err);
@@ -312,27 +344,20 @@ static bool on_body(void *user, struct bytes data) {
     while (data.n && w->off < w->to) {
         if (!w->block) {
             uint64_t left = w->to - w->off;
-            size_t room = left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES;
-            w->block = malloc(sizeof *w->block + room);
+            w->block = take_block(w->fetch, w->job, w->off, left < BLOCK_BYTES ? (size_t)left : BLOCK_BYTES);
             if (!w->block) {
                 w->bad_answer = true;
                 return err_set(&w->err, ERR_NOMEM, "out of memory");
             }
-            *w->block = (struct block){.job = w->job, .off = w->off};
         }
         struct block *b = w->block;
-        uint64_t left = w->to - w->off;
-        size_t n = BLOCK_BYTES - b->n;
-        if (n > data.n)
-            n = data.n;
-        if (n > left)
-            n = (size_t)left;
+        size_t n = b->room - b->n < data.n ? b->room - b->n : data.n;
         memcpy(b->data + b->n, data.data, n);
         b->n += n;
         w->off += n;
         data.data += n;
         data.n -= n;
-        if (b->n == BLOCK_BYTES || w->off == w->to)
+        if (b->n == b->room)
             push_block(w);
     }
     // Whatever comes after the end was not asked for.
@@ -1012,6 +1037,7 @@ static bool get_listed(struct fetch *f, struct http_session *session, bool *want
         free(job->url);
     }
     free(f->jobs);
+    free_blocks(f->spare);
     result->n_files = f->n_files;
     result->bytes_total = f->bytes_total;
     result->bytes_received = f->bytes_received;

@@ -230,8 +230,11 @@ static void scan_cache(struct hub_model *model, const struct model_config *confi
             continue;
         }
         if (latent) {
+            // A layer that reuses an earlier one's choice of positions has no index keys.
+            const char *indexer = json_string_value(json_array_get(json_object_get(text, "indexer_types"), i));
+            bool has_index = !indexer || strcmp(indexer, "shared") != 0;
             bytes = BF16_BYTES * ((uint64_t)latent + config_u32(text, "qk_rope_head_dim", 0) +
-                                  config_u32(text, "index_head_dim", 0));
+                                  (has_index ? config_u32(text, "index_head_dim", 0) : 0));
         } else {
             if (type == LAYER_FULL) { // Gemma 4: full layers have their own shape
                 dim = config_u32(text, "global_head_dim", (uint32_t)dim);
