@@ -1,5 +1,6 @@
 // Linear layers: which kernel a product goes to.
 #include "backend/cuda/batch.cuh"
+#include "backend/cuda/stream.cuh"
 
 // Up to PRODUCT_ROWS_MAX rows a product waits for the weight alone; up to BATCH_ROWS_MAX a quantized
 // weight is still best read in its own format; beyond, it is expanded to bf16 for a tiled product, where
@@ -15,7 +16,26 @@ static bool is_wide(const struct wview *w, const bf16 *x, uint32_t ldx) {
     return w->n_in % 8 == 0 && ldx % 8 == 0 && is_16_byte(x);
 }
 
+// Up to 8 rows, if stream.cuh has a kernel for it.
+static bool stream(struct cuda_backend *cu, const struct product_args *args) {
+    const struct wview *w = &args->out[0].w;
+    const bool glu = args->flags & PRODUCT_GLU;
+    // Its sums depend on nothing but the weight's shape, but those of more rows are others.
+    if (args->experts || args->n > STREAM_COLS || cu->deterministic || !is_wide(w, args->x, args->ldx))
+        return false;
+    struct product_args a = *args;
+    uint32_t tiles = 0;
+    if (glu)
+        a.n_outs = 1;
+    for (uint32_t i = 0; i < a.n_outs; i++)
+        a.tile_end[i] = tiles += div_up(a.out[i].w.n_out, glu ? 8 : STREAM_ROWS);
+    a.magic = 0x43004300;
+    return w->format == WEIGHT_AFFINE ? stream_affine(cu, a) : stream_float(cu, a);
+}
+
 void product(struct cuda_backend *cu, struct product_args *args) {
+    if (stream(cu, args))
+        return;
     const bool glu = args->flags & PRODUCT_GLU;
     const uint32_t tile_rows = PRODUCT_MT * 16 / (glu ? 2 : 1);
     uint32_t tiles = 0;

@@ -21,7 +21,7 @@ struct octet {
 };
 
 // A format: in blocks of KBLK inputs lane t of a quad reads the KBLK / 4 from t * KBLK / 4 on, which are
-// WORDS words; UNROLL blocks are a chunk, loaded together.
+// WORDS words; UNROLL blocks are loaded together here, CHUNK blocks in stream.cuh.
 template <int WORDS> __device__ __forceinline__ void load_words(uint32_t r[WORDS], const uint8_t *p, bool there) {
     if constexpr (WORDS == 1) {
         r[0] = load_weight_4(p, there);
@@ -36,7 +36,7 @@ template <int WORDS> __device__ __forceinline__ void load_words(uint32_t r[WORDS
 
 // 4-bit affine. Nibbles i and i + 4 of a word pair up, hence PERMUTED.
 template <int GROUP> struct format_q4 {
-    static constexpr int KBLK = GROUP, WORDS = GROUP / 32, UNROLL = 128 / GROUP, BLK_BYTES = KBLK / 2;
+    static constexpr int KBLK = GROUP, WORDS = GROUP / 32, UNROLL = 128 / GROUP, CHUNK = 128 / GROUP, BLK_BYTES = KBLK / 2;
     static constexpr float OFFSET = 128;
     static constexpr bool GROUPED = true, PERMUTED = true, SCALED = false, SLOW = false;
     static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
@@ -54,7 +54,7 @@ template <int GROUP> struct format_q4 {
 
 // 8-bit affine. 128 + q would need 9 bits: q itself is exact in bf16.
 template <int BLK> struct format_q8 {
-    static constexpr int KBLK = BLK, WORDS = BLK / 16, UNROLL = 64 / BLK, BLK_BYTES = KBLK;
+    static constexpr int KBLK = BLK, WORDS = BLK / 16, UNROLL = 64 / BLK, CHUNK = 64 / BLK, BLK_BYTES = KBLK;
     static constexpr float OFFSET = 0;
     static constexpr bool GROUPED = true, PERMUTED = false, SCALED = false, SLOW = false;
     static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
@@ -80,7 +80,7 @@ template <int BLK> struct format_q8 {
 // 2, 3, 5 and 6 bits: a lane's 8 weights are `BITS` bytes of the row's stream, from any byte on; three
 // words hold them. Weights lie 12 bytes or more before the end of their memory: reading on is safe.
 template <int BITS> struct format_qx {
-    static constexpr int KBLK = 32, WORDS = 3, UNROLL = 2, BLK_BYTES = 4 * BITS;
+    static constexpr int KBLK = 32, WORDS = 3, UNROLL = 2, CHUNK = 2, BLK_BYTES = 4 * BITS;
     static constexpr float OFFSET = 128;
     static constexpr bool GROUPED = true, PERMUTED = false, SCALED = false, SLOW = false;
     static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * BITS & ~3u; }
@@ -103,7 +103,7 @@ template <int BITS> struct format_qx {
 };
 
 struct format_bf16 {
-    static constexpr int KBLK = 32, WORDS = 4, UNROLL = 2, BLK_BYTES = 64;
+    static constexpr int KBLK = 32, WORDS = 4, UNROLL = 2, CHUNK = 2, BLK_BYTES = 64;
     static constexpr bool GROUPED = false, PERMUTED = false, SCALED = false, SLOW = false;
     static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
     static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ uint32_t e8m0_pair(uint8_t e) {
 // E2M1 codes: the bits of exponent and mantissa put into a bf16's are the value times 2^-126. Scales have
 // few significant bits, so the products with values are exact in bf16. A lane's piece has one scale.
 template <int GROUP> struct format_fp4 {
-    static constexpr int KBLK = GROUP * 4, WORDS = GROUP / 8, UNROLL = 32 / GROUP, BLK_BYTES = KBLK / 2;
+    static constexpr int KBLK = GROUP * 4, WORDS = GROUP / 8, UNROLL = 32 / GROUP, CHUNK = 32 / GROUP, BLK_BYTES = KBLK / 2;
     static constexpr bool GROUPED = false, PERMUTED = true, SCALED = true, SLOW = false;
     static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
     static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
@@ -151,7 +151,7 @@ template <int GROUP> struct format_fp4 {
 };
 
 struct format_fp8 {
-    static constexpr int KBLK = 64, WORDS = 4, UNROLL = 1, BLK_BYTES = 64;
+    static constexpr int KBLK = 64, WORDS = 4, UNROLL = 1, CHUNK = 1, BLK_BYTES = 64;
     static constexpr bool GROUPED = false, PERMUTED = false, SCALED = true, SLOW = false;
     static __device__ __forceinline__ uint32_t lane_bytes(uint32_t t) { return t * (BLK_BYTES / 4); }
     static __device__ __forceinline__ void load(uint32_t r[WORDS], const uint8_t *p, bool there) {
@@ -217,7 +217,10 @@ template <int S, int N> struct chunk_scales {
                                          uint32_t) {
         const uint16_t *p = (const uint16_t *)scales + at + blk0;
         const bool there = blk0 < n_blks;
-        if constexpr (N == 4) {
+        if constexpr (N == 8) {
+            const uint4 v = load_weight_16(p, there);
+            raw[0] = v.x, raw[1] = v.y, raw[2] = v.z, raw[3] = v.w;
+        } else if constexpr (N == 4) {
             const uint2 v = load_weight_8(p, there);
             raw[0] = v.x, raw[1] = v.y;
         } else if constexpr (N == 2) {
