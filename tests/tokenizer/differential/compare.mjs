@@ -1,8 +1,9 @@
 // Compare loam's ids and decoded text with Hugging Face's own tokenizers (npm package "tokenizers").
 //   node compare.mjs --program BUILD/tests/tokenizer/encode_cases [--strings N] [--seed S]
-//                    [--components] [--speed] [TOKENIZER.json ...]
+//                    [--components] [--speed] [--goldens OUT.json] [TOKENIZER.json ...]
 // With --components: small tokenizers of every component, made here. With --speed: 10 MB of mixed text,
-// both sides on one thread. docs/tokenizers.md says how to install what it needs.
+// both sides on one thread. With --goldens: write what the oracle gives for the small tokenizers, for
+// test_components.c. docs/tokenizers.md says how to install what it needs.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -27,8 +28,9 @@ const flag = (name) => {
 const program = option('--program');
 const nStrings = Number(option('--strings', 5000));
 const seed = Number(option('--seed', 1));
+const goldens = option('--goldens');
 const withComponents = flag('--components'), speed = flag('--speed'), verbose = flag('--verbose');
-if (!program) {
+if (!program && !goldens) {
   console.error('compare.mjs: --program must name the built encode_cases');
   process.exit(2);
 }
@@ -108,6 +110,29 @@ async function measure(name, file) {
   console.log(JSON.stringify(line));
 }
 
+const GOLDEN_TEXTS = [
+  "Hello, I'm  the wor <|a|> <|ab|>b 12345 Der ＦＵＬＬ<mask> world's\n\n\tx ",
+  ' Ünïcödé e\u0301 ﬁ①½㎏ 世界は、한국어 ｶﾅ Привет ñandú 👨‍👩‍👧 \u00a0\u3000\u200bİ',
+  '...for (int i=0; i<n; i++) { the_sum += a[i]*2; }\r\n the end. Isn\'t it?',
+];
+async function writeGoldens(out) {
+  const models = [], places = new Map(), cases = [];
+  for (const { name, json } of components()) {
+    const oracle = Tokenizer.fromString(JSON.stringify(json)), key = JSON.stringify(json.model);
+    if (!places.has(key)) places.set(key, models.push(json.model) - 1);
+    const results = [];
+    for (const text of GOLDEN_TEXTS) {
+      const ids = (await oracle.encode(text, null, { addSpecialTokens: true })).getIds();
+      results.push([ids, await oracle.decode(ids, false), await oracle.decode(ids, true)]);
+    }
+    cases.push({ name, tokenizer: { ...json, model: places.get(key) }, results });
+  }
+  const lines = (list) => list.map((item) => JSON.stringify(item)).join(',\n');
+  const { version } = createRequire(path.join(process.cwd(), 'x.js'))('tokenizers/package.json');
+  writeFileSync(out, `{"oracle": "tokenizers ${version} (npm)", "texts": ${JSON.stringify(GOLDEN_TEXTS)},\n"models": [\n${lines(models)}],\n"cases": [\n${lines(cases)}]}\n`);
+}
+if (goldens) await writeGoldens(goldens);
+
 const total = { cases: 0, different: 0 };
 const add = (r) => { total.cases += r.cases; total.different += r.different; };
 for (const file of args) {
@@ -123,5 +148,5 @@ if (withComponents)
     add(await compare(name, file, strings(Math.min(nStrings, 1500), seed, json.added_tokens.map((t) => t.content))));
   }
 rmSync(folder, { recursive: true });
-if (!speed) console.log(`all: ${total.cases} cases, ${total.different} different`);
+if (program && !speed) console.log(`all: ${total.cases} cases, ${total.different} different`);
 process.exit(total.different ? 1 : 0);
