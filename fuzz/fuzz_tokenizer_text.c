@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     for (size_t i = 0; i < ids.n; i++) {
         size_t from = pieces.n;
         detokenizer_push(detok, ids.ids[i], &pieces);
-        if (!utf8_valid((struct str){pieces.data + from, pieces.n - from}))
+        if (!utf8_valid(str_slice(strbuf_str(&pieces), from, pieces.n)))
             abort(); // no piece holds a broken character
     }
     detokenizer_finish(detok, &pieces);

@@ -317,10 +317,12 @@ static bool compile_unigram(struct compiler *c, struct err *err) {
 
 // ---- All --------------------------------------------------------------------------------------
 
-// What opening needs of tokenizer_config.json: scalars, and the texts of the special tokens.
+// What opening needs of tokenizer_config.json: scalars, and the texts of the special tokens. NULL when
+// out of memory.
 static json_t *small_config(const json_t *config) {
     json_t *small = json_object();
-    for (void *it = json_object_iter((json_t *)config); it;
+    bool ok = small != NULL;
+    for (void *it = json_object_iter((json_t *)config); ok && it;
          it = json_object_iter_next((json_t *)config, it)) {
         const char *key = json_object_iter_key(it);
         json_t *value = json_object_iter_value(it);
@@ -328,24 +330,29 @@ static json_t *small_config(const json_t *config) {
             value = json_object_get(value, "content");
         bool is_template = strcmp(key, "chat_template") == 0;
         if (!is_template && !json_is_object(value) && !json_is_array(value))
-            json_object_set(small, key, value);
+            ok = json_object_set(small, key, value) == 0;
     }
-    return small;
+    if (ok)
+        return small;
+    json_decref(small);
+    return NULL;
 }
 
 static bool compile_meta(struct compiler *c, struct err *err) {
     static const char *const KEPT[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder",
                                        "model"};
     json_t *meta = json_object();
-    for (size_t i = 0; i < sizeof KEPT / sizeof *KEPT; i++)
-        if (json_object_get(c->source->spec, KEPT[i]))
-            json_object_set(meta, KEPT[i], json_object_get(c->source->spec, KEPT[i]));
-    json_object_set_new(meta, "config", small_config(c->source->config));
-    json_object_set_new(meta, "kind", json_integer(c->source->model));
-    strbuf_json(&c->image.section[IMAGE_META], meta);
+    bool ok = meta && json_object_set_new(meta, "config", small_config(c->source->config)) == 0 &&
+              json_object_set_new(meta, "kind", json_integer(c->source->model)) == 0;
+    for (size_t i = 0; ok && i < sizeof KEPT / sizeof *KEPT; i++) {
+        json_t *part = json_object_get(c->source->spec, KEPT[i]);
+        ok = !part || json_object_set(meta, KEPT[i], part) == 0;
+    }
+    if (ok)
+        strbuf_json(&c->image.section[IMAGE_META], meta);
     json_decref(meta);
     image_append(&c->image, IMAGE_FINGERPRINT, c->source->fingerprint, 64);
-    return !c->image.section[IMAGE_META].failed || no_memory(err);
+    return (ok && !c->image.section[IMAGE_META].failed) || no_memory(err);
 }
 
 static bool compile_all(struct compiler *c, struct err *err) {

@@ -491,6 +491,7 @@ static void give(struct decoder_run *run, size_t at, struct str text, struct str
             cut_front(run, at, text, out);
         else // a step that sees the whole joined text waits for its end
             strbuf_append(&state->held, text);
+        run->failed |= state->held.failed;
         return;
     }
     int byte;

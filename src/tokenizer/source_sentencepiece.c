@@ -21,7 +21,15 @@ struct spm {
     int32_t unk_id, bos_id, eos_id;
     struct str unk_piece;
     struct bytes charsmap;
+    bool failed; // out of memory while building JSON
 };
+
+static void append(struct spm *spm, json_t *list, json_t *value) {
+    spm->failed |= json_array_append_new(list, value) != 0;
+}
+static void set(struct spm *spm, json_t *object, const char *key, json_t *value) {
+    spm->failed |= json_object_set_new(object, key, value) != 0;
+}
 
 static bool damaged(struct err *err, const char *what) {
     return err_set(err, ERR_FORMAT, "not a SentencePiece model: %s", what);
@@ -89,8 +97,8 @@ static bool read_piece(struct spm *spm, struct bytes bytes, struct err *err) {
         return err_set(err, ERR_NOMEM, "tokenizer: out of memory");
     bool special = type == TYPE_CONTROL || type == TYPE_UNKNOWN;
     if (special || type == TYPE_USER_DEFINED)
-        json_array_append_new(spm->added,
-                              json_pack("{s:i,s:s%,s:b,s:b}", "id", token->id, "content", text.data,
+        append(spm, spm->added,
+               json_pack("{s:i,s:s%,s:b,s:b}", "id", token->id, "content", text.data,
                                         text.n, "special", special, "normalized", 0));
     return true;
 }
@@ -172,21 +180,21 @@ static json_t *precompiled(struct bytes charsmap) {
     return value;
 }
 
-static json_t *normalizer(const struct spm *spm) {
+static json_t *normalizer(struct spm *spm) {
     json_t *list = json_array();
     bool unigram = spm->model_type == UNIGRAM;
     if (spm->charsmap.n)
-        json_array_append_new(list, precompiled(spm->charsmap));
+        append(spm, list, precompiled(spm->charsmap));
     if (spm->remove_extra_whitespaces) {
-        json_array_append_new(list, json_pack("{s:s,s:b,s:b}", "type", "Strip", "strip_left", !unigram,
+        append(spm, list, json_pack("{s:s,s:b,s:b}", "type", "Strip", "strip_left", !unigram,
                                               "strip_right", 1));
-        json_array_append_new(list, json_pack("{s:s,s:{s:s},s:s}", "type", "Replace", "pattern",
+        append(spm, list, json_pack("{s:s,s:{s:s},s:s}", "type", "Replace", "pattern",
                                               "Regex", " {2,}", "content", unigram ? MARK : " "));
     }
     if (!unigram && spm->add_dummy_prefix)
-        json_array_append_new(list, json_pack("{s:s,s:s}", "type", "Prepend", "prepend", MARK));
+        append(spm, list, json_pack("{s:s,s:s}", "type", "Prepend", "prepend", MARK));
     if (!unigram)
-        json_array_append_new(list, json_pack("{s:s,s:{s:s},s:s}", "type", "Replace", "pattern",
+        append(spm, list, json_pack("{s:s,s:{s:s},s:s}", "type", "Replace", "pattern",
                                               "String", " ", "content", MARK));
     return json_pack("{s:s,s:o}", "type", "Sequence", "normalizers", list);
 }
@@ -196,11 +204,11 @@ static json_t *metaspace(const struct spm *spm) {
                      spm->add_dummy_prefix ? "always" : "never", "split", 1);
 }
 
-static json_t *bpe_decoder(const struct spm *spm) {
+static json_t *bpe_decoder(struct spm *spm) {
     json_t *list = json_pack("[{s:s,s:{s:s},s:s},{s:s},{s:s}]", "type", "Replace", "pattern", "String",
                              MARK, "content", " ", "type", "ByteFallback", "type", "Fuse");
     if (spm->add_dummy_prefix)
-        json_array_append_new(list, json_pack("{s:s,s:s,s:i,s:i}", "type", "Strip", "content", " ",
+        append(spm, list, json_pack("{s:s,s:s,s:i,s:i}", "type", "Strip", "content", " ",
                                               "start", 1, "stop", 0));
     return json_pack("{s:s,s:o}", "type", "Sequence", "decoders", list);
 }
@@ -210,7 +218,7 @@ static bool has_piece(const struct spm *spm, int32_t id) {
 }
 
 // Llama and Gemma begin with BOS unless told otherwise, T5 ends with EOS.
-static json_t *post_processor(const struct spm *spm) {
+static json_t *post_processor(struct spm *spm) {
     json_t *config = spm->source->config;
     const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
     const json_t *add_bos = json_object_get(config, "add_bos_token");
@@ -223,11 +231,11 @@ static json_t *post_processor(const struct spm *spm) {
     for (int i = 0; i < 3; i++) {
         int32_t id = i == 0 ? spm->bos_id : spm->eos_id;
         if (i == 1) {
-            json_array_append_new(single, json_pack("{s:{s:s}}", "Sequence", "id", "A"));
+            append(spm, single, json_pack("{s:{s:s}}", "Sequence", "id", "A"));
         } else if ((i == 0 ? bos : eos) && has_piece(spm, id)) {
             const char *name = all[id].text.data; // NUL-terminated by the arena
-            json_array_append_new(single, json_pack("{s:{s:s}}", "SpecialToken", "id", name));
-            json_object_set_new(tokens, name, json_pack("{s:[i]}", "ids", id));
+            append(spm, single, json_pack("{s:{s:s}}", "SpecialToken", "id", name));
+            set(spm, tokens, name, json_pack("{s:[i]}", "ids", id));
         }
     }
     return json_pack("{s:s,s:o,s:o}", "type", "TemplateProcessing", "single", single,
@@ -245,7 +253,7 @@ static void name_specials(struct spm *spm) {
     } names[] = {{"unk_token", spm->unk_id}, {"bos_token", spm->bos_id}, {"eos_token", spm->eos_id}};
     for (size_t i = 0; i < 3; i++)
         if (!json_object_get(source->config, names[i].key) && has_piece(spm, names[i].id))
-            json_object_set_new(source->config, names[i].key,
+            set(spm, source->config, names[i].key,
                                 json_string(source->tokens[names[i].id].text.data));
 }
 
@@ -254,23 +262,25 @@ static bool describe(struct spm *spm, struct err *err) {
     bool bpe = spm->model_type == BPE;
     json_t *model = json_object();
     source->model = bpe ? MODEL_BPE : MODEL_UNIGRAM;
-    json_object_set_new(model, "byte_fallback", json_boolean(spm->byte_fallback));
+    set(spm, model, "byte_fallback", json_boolean(spm->byte_fallback));
     if (bpe) {
-        json_object_set_new(model, "fuse_unk", json_true());
+        set(spm, model, "fuse_unk", json_true());
         if (has_piece(spm, spm->unk_id))
-            json_object_set_new(model, "unk_token",
+            set(spm, model, "unk_token",
                                 json_string(source->tokens[spm->unk_id].text.data));
     } else if (has_piece(spm, spm->unk_id)) {
-        json_object_set_new(model, "unk_id", json_integer(spm->unk_id));
+        set(spm, model, "unk_id", json_integer(spm->unk_id));
     }
     name_specials(spm);
     source->spec = json_object();
-    json_object_set_new(source->spec, "normalizer", normalizer(spm));
-    json_object_set_new(source->spec, "pre_tokenizer", bpe ? json_null() : metaspace(spm));
-    json_object_set_new(source->spec, "decoder", bpe ? bpe_decoder(spm) : metaspace(spm));
-    json_object_set_new(source->spec, "post_processor", post_processor(spm));
-    json_object_set_new(source->spec, "model", model);
-    json_object_set(source->spec, "added_tokens", spm->added);
+    set(spm, source->spec, "normalizer", normalizer(spm));
+    set(spm, source->spec, "pre_tokenizer", bpe ? json_null() : metaspace(spm));
+    set(spm, source->spec, "decoder", bpe ? bpe_decoder(spm) : metaspace(spm));
+    set(spm, source->spec, "post_processor", post_processor(spm));
+    set(spm, source->spec, "model", model);
+    set(spm, source->spec, "added_tokens", json_incref(spm->added));
+    if (spm->failed)
+        return err_set(err, ERR_NOMEM, "tokenizer: out of memory");
     return source_add_config_tokens(source, err);
 }
 

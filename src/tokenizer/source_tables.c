@@ -169,15 +169,17 @@ bool source_add_config_tokens(struct source *source, struct err *err) {
     json_t *list = json_object_get(source->spec, "added_tokens");
     json_t *known = json_object();
     struct config_token *tokens = calloc(n + 1, sizeof *tokens);
-    if (!json_is_array(list)) {
+    bool ok = tokens && known;
+    if (ok && !json_is_array(list)) {
         list = json_array();
-        json_object_set_new(source->spec, "added_tokens", list);
+        ok = json_object_set_new(source->spec, "added_tokens", list) == 0;
     }
-    bool ok = (tokens && known && list) || no_memory(err);
+    ok = ok || no_memory(err);
     for (size_t k = 0; ok && k < json_array_size(list); k++) {
         struct str content = json_str(json_object_get(json_array_get(list, k), "content"));
-        if (content.data)
-            json_object_setn_new_nocheck(known, content.data, content.n, json_true());
+        if (content.data &&
+            json_object_setn_new_nocheck(known, content.data, content.n, json_true()) != 0)
+            ok = no_memory(err);
     }
     for (void *it = json_object_iter(decoder); ok && it; it = json_object_iter_next(decoder, it)) {
         char *end;
@@ -194,8 +196,9 @@ bool source_add_config_tokens(struct source *source, struct err *err) {
         qsort(tokens, i, sizeof *tokens, compare_ids);
     for (size_t k = 0; ok && k < i; k++) {
         json_t *token = json_copy((json_t *)tokens[k].value);
-        json_object_set_new(token, "id", json_integer(tokens[k].id));
-        ok = json_array_append_new(list, token) == 0 || no_memory(err);
+        ok = (json_object_set_new(token, "id", json_integer(tokens[k].id)) == 0) &
+             (json_array_append_new(list, token) == 0); // which takes the token in any case
+        ok = ok || no_memory(err);
     }
     json_decref(known);
     free(tokens);
