@@ -63,7 +63,7 @@ static bool place_tokens(struct compiler *c, struct err *err) {
         if ((uint32_t)source->tokens[i].id >= c->n_ids)
             c->n_ids = (uint32_t)source->tokens[i].id + 1;
     // Ids may have holes, but a file's size bounds what its ids may cost.
-    if (c->n_ids > 16 * (uint64_t)source->n_tokens + (1 << 20))
+    if (c->n_ids > 16 * (uint64_t)source->n_tokens + DECLARED_HOLE_MAX)
         return err_set(err, ERR_FORMAT, "tokenizer: id %u in a vocabulary of %u tokens",
                        c->n_ids - 1, source->n_tokens);
     if (n_added > SOURCE_TOKENS_MAX)

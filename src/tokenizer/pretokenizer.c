@@ -478,6 +478,7 @@ static size_t begin_step(struct words *words) {
     return n;
 }
 
+// Append what a word becomes.
 typedef void rewrite_fn(const struct pretokenizer_step *step, struct str in, bool at_start,
                         struct strbuf *out);
 

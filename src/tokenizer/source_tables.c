@@ -196,9 +196,9 @@ bool source_add_config_tokens(struct source *source, struct err *err) {
         qsort(tokens, i, sizeof *tokens, compare_ids);
     for (size_t k = 0; ok && k < i; k++) {
         json_t *token = json_copy((json_t *)tokens[k].value);
-        ok = (json_object_set_new(token, "id", json_integer(tokens[k].id)) == 0) &
-             (json_array_append_new(list, token) == 0); // which takes the token in any case
-        ok = ok || no_memory(err);
+        bool numbered = json_object_set_new(token, "id", json_integer(tokens[k].id)) == 0;
+        // Appending takes the token over in any case.
+        ok = (json_array_append_new(list, token) == 0 && numbered) || no_memory(err);
     }
     json_decref(known);
     free(tokens);

@@ -303,7 +303,7 @@ static void put_piece(struct strbuf *out, const char *text, float score, char ty
 }
 
 static void put_model(struct strbuf *out, char model_type) {
-    static const char *const PIECES[] = {"\xE2\x96\x81", "a", "b", "ab", "\xE2\x96\x81" "ab"};
+    static const char *const PIECES[] = {"\xE2\x96\x81", "a", "b", "ab", ("\xE2\x96\x81" "ab")};
     strbuf_clear(out);
     put_piece(out, "<unk>", 0, 2);
     put_piece(out, "<s>", 0, 3);
