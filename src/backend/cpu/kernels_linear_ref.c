@@ -6,7 +6,7 @@
 
 static const uint8_t NIBBLE_ORDER[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
-static float scalar_at(const void *data, enum dtype dtype, size_t i) {
+static inline float scalar_at(const void *data, enum dtype dtype, size_t i) {
     uint16_t h;
     float f;
     if (dtype == DTYPE_F32) {
@@ -33,14 +33,15 @@ float linear_bias_ref(const struct weight *w, uint32_t row, uint32_t group) {
     return scalar_at(w->desc.biases, w->desc.scale_dtype, (size_t)row * w->n_groups + group);
 }
 
+// k and n are multiples of 8: eight codes fill `bits` bytes.
 void linear_unpack_ref(const struct weight *w, uint32_t row, uint32_t k, uint32_t n, uint8_t *codes) {
-    const uint8_t *data = (const uint8_t *)w->desc.data + row * w->row_bytes;
-    for (uint32_t i = 0; i < n; i++) {
-        size_t bit = (size_t)(k + i) * w->bits, byte = bit / 8;
-        uint32_t word = data[byte];
-        if (bit % 8 + w->bits > 8)
-            word |= (uint32_t)data[byte + 1] << 8;
-        codes[i] = (uint8_t)(word >> bit % 8 & ((1u << w->bits) - 1));
+    const uint8_t *data = (const uint8_t *)w->desc.data + row * w->row_bytes + (size_t)k * w->bits / 8;
+    for (uint32_t i = 0; i < n; i += 8, data += w->bits) {
+        uint64_t word = 0;
+        for (uint32_t b = 0; b < w->bits; b++)
+            word |= (uint64_t)data[b] << 8 * b;
+        for (uint32_t j = 0; j < 8; j++)
+            codes[i + j] = (uint8_t)(word >> j * w->bits & ((1u << w->bits) - 1));
     }
 }
 
@@ -87,16 +88,27 @@ void linear_pack_codes_ref(const struct weight *w, uint32_t out, uint32_t k, uin
     }
 }
 
-void linear_pack_scales_ref(const struct weight *w, uint32_t out, uint32_t group, uint32_t n_groups,
-                            float *scales, float *biases) {
-    float unit = w->code_zero ? 0.5f : 1.0f; // codes are twice the value
+static void pack_scalars(const struct weight *w, const void *data, uint32_t out, uint32_t group, uint32_t n_groups,
+                         float *to) {
     for (uint32_t o = 0; o < PANEL_OUTS; o++) {
         uint32_t r = out + o < w->desc.n_out ? out + o : w->desc.n_out - 1;
-        for (uint32_t g = 0; g < n_groups; g++) {
-            scales[g * PANEL_OUTS + o] = unit * linear_scale_ref(w, r, group + g);
-            if (biases)
-                biases[g * PANEL_OUTS + o] = linear_bias_ref(w, r, group + g);
-        }
+        size_t from = (size_t)r * w->n_groups + group;
+        for (uint32_t g = 0; g < n_groups; g++)
+            to[g * PANEL_OUTS + o] = scalar_at(data, w->desc.scale_dtype, from + g);
+    }
+}
+
+void linear_pack_scales_ref(const struct weight *w, uint32_t out, uint32_t group, uint32_t n_groups,
+                            float *scales, float *biases) {
+    if (biases) {
+        pack_scalars(w, w->desc.scales, out, group, n_groups, scales);
+        pack_scalars(w, w->desc.biases, out, group, n_groups, biases);
+        return;
+    }
+    for (uint32_t o = 0; o < PANEL_OUTS; o++) {
+        uint32_t r = out + o < w->desc.n_out ? out + o : w->desc.n_out - 1;
+        for (uint32_t g = 0; g < n_groups; g++) // codes are twice the value
+            scales[g * PANEL_OUTS + o] = 0.5f * linear_scale_ref(w, r, group + g);
     }
 }
 
