@@ -246,8 +246,12 @@ static void bench(const struct backend_options *options, const struct model *m, 
             macs += 3.0 * m->ff * m->d;
         }
     }
-    struct bufs b = {make_mat(be, most, m->d), make_mat(be, most, m->q),  make_mat(be, most, m->kv),
-                     make_mat(be, most, m->kv), make_mat(be, most, m->ff), make_mat(be, most, m->d)};
+    struct bufs b = {.x = make_mat(be, most, m->d),
+                     .q = make_mat(be, most, m->q),
+                     .k = make_mat(be, most, m->kv),
+                     .v = make_mat(be, most, m->kv),
+                     .h = make_mat(be, most, m->ff),
+                     .y = make_mat(be, most, m->d)};
     if (m->n_experts) {
         b.experts = calloc((size_t)most * m->n_used, sizeof *b.experts);
         b.weights = calloc((size_t)most * m->n_used, sizeof *b.weights);

@@ -48,13 +48,11 @@ static void quantize(const float *x, uint32_t n, uint32_t group, bool nibbles, i
 }
 
 // ---- Unpacking ----------------------------------------------------------------------------------
-// Codes of any width in their natural order, 16 at a time: a byte shuffle brings the two bytes that hold
-// a code into a 16-bit lane, a multiplication shifts the code to the lane's top.
+// Codes of 2, 3, 5 or 6 bits in their natural order, 32 at a time: a byte shuffle brings the two bytes that
+// hold a code into a 16-bit lane, a multiplication shifts the code to the lane's top.
 struct unpacker {
-    __m128i bytes[2]; // of codes 0..7 and 8..15
-    __m128i shift;
-    int down;
-    uint32_t bits;
+    __m256i bytes[2]; // of codes 0..7 and 8..15 of each half
+    __m256i shift;
 };
 
 static struct unpacker unpacker_init(uint32_t bits) {
@@ -62,7 +60,6 @@ static struct unpacker unpacker_init(uint32_t bits) {
     uint16_t shift[8];
     for (uint32_t i = 0; i < 8; i++) {
         uint32_t bit = i * bits, byte = bit / 8;
-        // The second byte is not wanted where the code ends in the first; then it may lie past the row.
         uint32_t next = bit % 8 + bits > 8 ? byte + 1 : byte;
         for (uint32_t half = 0; half < 2; half++) {
             bytes[half][2 * i] = (uint8_t)(byte + half * bits);
@@ -70,38 +67,53 @@ static struct unpacker unpacker_init(uint32_t bits) {
         }
         shift[i] = (uint16_t)(1u << (16 - bits - bit % 8));
     }
-    struct unpacker u = {.down = (int)(16 - bits), .bits = bits};
-    u.bytes[0] = _mm_loadu_si128((const __m128i *)bytes[0]);
-    u.bytes[1] = _mm_loadu_si128((const __m128i *)bytes[1]);
-    u.shift = _mm_loadu_si128((const __m128i *)shift);
+    struct unpacker u;
+    for (int half = 0; half < 2; half++)
+        u.bytes[half] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes[half]));
+    u.shift = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)shift));
     return u;
 }
 
-ALWAYS __m128i unpack16(const struct unpacker *u, __m128i data) {
-    __m128i low = _mm_mullo_epi16(_mm_shuffle_epi8(data, u->bytes[0]), u->shift);
-    __m128i high = _mm_mullo_epi16(_mm_shuffle_epi8(data, u->bytes[1]), u->shift);
-    __m128i down = _mm_cvtsi32_si128(u->down);
-    return _mm_packus_epi16(_mm_srl_epi16(low, down), _mm_srl_epi16(high, down));
-}
-
-// n is a multiple of 16. `src` may end with the last code.
-static void unpack_codes(const struct unpacker *u, const uint8_t *src, uint32_t n, uint8_t *codes) {
-    uint32_t bytes16 = 2 * u->bits, i = 0; // of 16 codes
-    for (; i + 16 <= n && (n - i) / 16 * bytes16 >= 16; i += 16, src += bytes16)
-        _mm_storeu_si128((__m128i *)(codes + i), unpack16(u, _mm_loadu_si128((const __m128i *)src)));
-    for (; i < n; i += 16, src += bytes16) {
-        uint8_t last[16] = {0};
-        memcpy(last, src, bytes16);
-        _mm_storeu_si128((__m128i *)(codes + i), unpack16(u, _mm_loadu_si128((const __m128i *)last)));
-    }
-}
-
-// ---- Panels -------------------------------------------------------------------------------------
 ALWAYS __m256i load_halves(const uint8_t *low, const uint8_t *high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)low)),
                                    _mm_loadu_si128((const __m128i *)high), 1);
 }
 
+ALWAYS __m256i unpack32(const struct unpacker *u, const uint8_t *src, const uint32_t bits) {
+    __m256i data = load_halves(src, src + 2 * bits); // 16 codes a half
+    __m256i low = _mm256_mullo_epi16(_mm256_shuffle_epi8(data, u->bytes[0]), u->shift);
+    __m256i high = _mm256_mullo_epi16(_mm256_shuffle_epi8(data, u->bytes[1]), u->shift);
+    int down = (int)(16 - bits);
+    return _mm256_packus_epi16(_mm256_srli_epi16(low, down), _mm256_srli_epi16(high, down));
+}
+
+// n is a multiple of 32. `src` may end with the last code, which a load of 16 bytes would pass.
+ALWAYS void unpack_width(const struct unpacker *u, const uint8_t *src, uint32_t n, uint8_t *codes,
+                         const uint32_t bits) {
+    uint32_t i = 0;
+    for (; n - i >= 16 + 128 / bits && n - i >= 32; i += 32, src += 4 * bits)
+        _mm256_storeu_si256((__m256i *)(codes + i), unpack32(u, src, bits));
+    for (; i < n; i += 32, src += 4 * bits) {
+        uint8_t last[32] = {0};
+        memcpy(last, src, 4 * bits);
+        _mm256_storeu_si256((__m256i *)(codes + i), unpack32(u, last, bits));
+    }
+}
+
+static void unpack_codes(const struct unpacker *u, uint32_t bits, const uint8_t *src, uint32_t n, uint8_t *codes) {
+    if (bits == 2)
+        unpack_width(u, src, n, codes, 2);
+    else if (bits == 3)
+        unpack_width(u, src, n, codes, 3);
+    else if (bits == 4)
+        unpack_width(u, src, n, codes, 4);
+    else if (bits == 5)
+        unpack_width(u, src, n, codes, 5);
+    else
+        unpack_width(u, src, n, codes, 6);
+}
+
+// ---- Panels -------------------------------------------------------------------------------------
 // Sixteen bytes of each of eight rows: to[i] = their 32-bit piece i, row after row.
 ALWAYS void transpose(const uint8_t *const rows[8], size_t at, __m256i to[4]) {
     __m256i r0 = load_halves(rows[0] + at, rows[4] + at), r1 = load_halves(rows[1] + at, rows[5] + at);
@@ -177,7 +189,7 @@ static void pack_codes(const struct weight *w, uint32_t out, uint32_t k, uint32_
                     const uint8_t *src = rows[r] + (size_t)from * w->bits / 8;
                     for (uint32_t b = 0; b < n * w->bits / 8; b += 64, next += 64)
                         _mm_prefetch(next, _MM_HINT_T1);
-                    unpack_codes(&u, src, n, plain[r]);
+                    unpack_codes(&u, w->bits, src, n, plain[r]);
                     plain_rows[r] = plain[r];
                 }
                 pack_bytes(plain_rows, n, NULL, to + (size_t)from * PANEL_OUTS, false);
@@ -462,44 +474,54 @@ ALWAYS __m256 load_dense(enum weight_format format, const char *row, size_t i) {
                                 : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
+ALWAYS __m256i load_codes8(const uint8_t *codes) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)codes));
+}
+
+// 32 codes of one group's scale and bias.
+ALWAYS void dequantize32(const struct weight *w, const uint8_t *codes, __m256 scale, __m256 bias, float *out) {
+    const __m256 f4_values = _mm256_loadu_ps(F4E2M1_VALUES);
+    for (uint32_t j = 0; j < 32; j += 8) {
+        __m256i code = load_codes8(codes + j);
+        __m256 v;
+        if (w->desc.format == WEIGHT_AFFINE) {
+            v = _mm256_add_ps(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(code)), bias);
+        } else if (w->desc.format == WEIGHT_MXFP8) {
+            v = _mm256_mul_ps(scale, f8_to_f32(code));
+        } else {
+            __m256 sign = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(code, 3), 31));
+            v = _mm256_mul_ps(scale, _mm256_or_ps(_mm256_permutevar8x32_ps(f4_values, code), sign));
+        }
+        _mm256_storeu_ps(out + j, v);
+    }
+}
+
 static void dequantize(const struct weight *w, uint32_t row, uint32_t k, uint32_t n, float *out) {
     const char *data = (const char *)w->desc.data + row * w->row_bytes;
     uint32_t i = 0;
-    switch (w->desc.format) {
-    case WEIGHT_F32:
+    if (w->desc.format == WEIGHT_F32) {
         memcpy(out, data + 4 * (size_t)k, n * sizeof *out);
         return;
-    case WEIGHT_BF16:
+    }
+    if (w->desc.format == WEIGHT_BF16) {
         for (; i + 8 <= n; i += 8)
             _mm256_storeu_ps(out + i, load_dense(WEIGHT_BF16, data, k + i));
-        break;
-    case WEIGHT_F16:
+    } else if (w->desc.format == WEIGHT_F16) {
         for (; i + 8 <= n; i += 8)
             _mm256_storeu_ps(out + i, load_dense(WEIGHT_F16, data, k + i));
-        break;
-    case WEIGHT_AFFINE: {
-        struct unpacker u = unpacker_init(w->bits);
-        for (; i < n && n - i >= 32; i += 32) { // every group begins at a multiple of 32
+    } else if (w->group >= 32) { // every group begins at a multiple of 32
+        struct unpacker u = unpacker_init(w->bits < 8 ? w->bits : 2);
+        for (; i + 32 <= n; i += 32) {
             _Alignas(32) uint8_t codes[32];
             const uint8_t *src = (const uint8_t *)data + (size_t)(k + i) * w->bits / 8;
             if (w->bits == 8)
                 memcpy(codes, src, sizeof codes);
             else
-                unpack_codes(&u, src, sizeof codes, codes);
+                unpack_codes(&u, w->bits, src, sizeof codes, codes);
             uint32_t group = (k + i) / w->group;
-            __m256 scale = _mm256_set1_ps(linear_scale_ref(w, row, group));
-            __m256 bias = _mm256_set1_ps(linear_bias_ref(w, row, group));
-            for (uint32_t j = 0; j < 32; j += 8) {
-                __m256 v = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + j))));
-                _mm256_storeu_ps(out + i + j, _mm256_add_ps(_mm256_mul_ps(scale, v), bias));
-            }
+            float bias = w->desc.format == WEIGHT_AFFINE ? linear_bias_ref(w, row, group) : 0.0f;
+            dequantize32(w, codes, _mm256_set1_ps(linear_scale_ref(w, row, group)), _mm256_set1_ps(bias), out + i);
         }
-        break;
-    }
-    case WEIGHT_MXFP4:
-    case WEIGHT_MXFP8:
-    case WEIGHT_NVFP4:
-        break;
     }
     if (i < n)
         linear_dequantize_ref(w, row, k + i, n - i, out + i);
@@ -561,13 +583,19 @@ static void float_block(const float *w, size_t w_stride, uint32_t n_outs, const 
             float *to = lanes + r * row_lanes + o * FLOAT_LANES;
             const float *from = w + o * w_stride;
             for (uint32_t half = 0; half < 16; half += 8) {
-                if (n == 4 && m == 3)
-                    float_tile(rows, from, w_stride, n_k, half, to, row_lanes, 4, 3);
-                else
+                if (m < 3)
                     for (uint32_t i = 0; i < n; i++)
                         for (uint32_t j = 0; j < m; j++)
                             float_tile(rows + i, from + j * w_stride, w_stride, n_k, half,
                                        to + i * row_lanes + j * FLOAT_LANES, row_lanes, 1, 1);
+                else if (n == 4)
+                    float_tile(rows, from, w_stride, n_k, half, to, row_lanes, 4, 3);
+                else if (n == 3)
+                    float_tile(rows, from, w_stride, n_k, half, to, row_lanes, 3, 3);
+                else if (n == 2)
+                    float_tile(rows, from, w_stride, n_k, half, to, row_lanes, 2, 3);
+                else
+                    float_tile(rows, from, w_stride, n_k, half, to, row_lanes, 1, 3);
             }
         }
     }

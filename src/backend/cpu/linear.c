@@ -302,9 +302,21 @@ static void float_rows_tile(const struct linear_kernels *k, struct tile_scratch 
 static void float_tile(const struct linear_kernels *k, struct tile_scratch *s, const struct weight *w,
                        uint32_t out, uint32_t n_outs, const struct left *left, const uint32_t *idx,
                        uint32_t row, uint32_t n_rows, float *acc) {
+    uint32_t n_in = w->desc.n_in;
+    const float *one = left->x + row_at(idx, row) * left->x_stride;
     if (n_rows == 1 && w->bits >= 16) {
-        k->dense_dot(w->desc.format, (const char *)w->desc.data + out * w->row_bytes, w->row_bytes, n_outs,
-                     left->x + row_at(idx, row) * left->x_stride, w->desc.n_in, acc);
+        k->dense_dot(w->desc.format, (const char *)w->desc.data + out * w->row_bytes, w->row_bytes, n_outs, one, n_in,
+                     acc);
+        return;
+    }
+    if (n_rows == 1 && n_in <= FLOAT_OUTS * FLOAT_K) {
+        uint32_t at_once = min_u32(FLOAT_OUTS, FLOAT_OUTS * FLOAT_K / n_in);
+        for (uint32_t o = 0, n; o < n_outs; o += n) {
+            n = min_u32(at_once, n_outs - o);
+            for (uint32_t i = 0; i < n; i++)
+                k->dequantize(w, out + o + i, 0, n_in, s->weights + (size_t)i * n_in);
+            k->dense_dot(WEIGHT_F32, s->weights, n_in * sizeof(float), n, one, n_in, acc + o);
+        }
         return;
     }
     for (uint32_t r = 0; r < n_rows; r += FLOAT_ROWS) {

@@ -60,6 +60,18 @@ ALWAYS void transpose_halves(const __m128i r[8], __m128i to[8]) {
 
 enum scale_kind { SCALE_BF16, SCALE_F16, SCALE_E8M0, SCALE_E4M3 };
 
+// Eight E4M3 values. A multiplication by 2^120 would do for both kinds, but subnormals are slow to multiply.
+ALWAYS __m256 f8_to_f32(__m256i code) {
+    __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi32(0x7F));
+    __m256i normal = _mm256_add_epi32(_mm256_slli_epi32(magnitude, 20), _mm256_set1_epi32(0x3C000000));
+    __m256 subnormal = _mm256_mul_ps(_mm256_cvtepi32_ps(magnitude), _mm256_set1_ps(0x1p-9f));
+    __m256 is_normal = _mm256_castsi256_ps(_mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(7)));
+    __m256 value = _mm256_blendv_ps(subnormal, _mm256_castsi256_ps(normal), is_normal);
+    value = _mm256_or_ps(value, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(code, 7), 31)));
+    __m256 is_nan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7F)));
+    return _mm256_blendv_ps(value, _mm256_set1_ps(__builtin_nanf("")), is_nan);
+}
+
 // Eight scales, widened to 16 bits, as float32; those of 4-bit floats halved, whose codes are doubled.
 ALWAYS __m256 scales_to_f32(__m128i v, enum scale_kind kind) {
     if (kind == SCALE_F16)
@@ -75,12 +87,7 @@ ALWAYS __m256 scales_to_f32(__m128i v, enum scale_kind kind) {
         __m256 is_nan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(wide, _mm256_set1_epi32(255)));
         return _mm256_blendv_ps(_mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f)), nan, is_nan);
     }
-    // E4M3's fields in float32's places are the value times 2^-120.
-    __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi32(0x7F));
-    __m256 value = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), _mm256_set1_ps(0x1p119f));
-    value = _mm256_or_ps(value, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(wide, 7), 31)));
-    __m256 is_nan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7F)));
-    return _mm256_blendv_ps(value, nan, is_nan);
+    return _mm256_mul_ps(f8_to_f32(wide), _mm256_set1_ps(0.5f));
 }
 
 // Scales [group, group + n), n <= 8, of eight rows: to[i * stride + row].
