@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
         struct err err = {0};
         struct setup s = {.ctx = ctx};
         struct backend_options options = {.cpu_level = level, .n_threads = n_threads};
-        s.be = backend_open("cpu", &options, &err);
+        s.be = cpu_backend_ops.open(&options, &err);
         if (!s.be) {
             fprintf(stderr, "%s\n", err.message);
             return 1;

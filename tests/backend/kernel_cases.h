@@ -42,9 +42,14 @@ static inline const char *level_at(uint32_t i) {
     return i <= (uint32_t)best ? X86[i] : NULL;
 }
 
+// "amx fast" is MATH_FAST, where that level multiplies in bf16; other levels are opened MATH_EXACT.
+static inline bool level_is_fast(const char *level) { return strcmp(level, "amx fast") == 0; }
+
 static inline struct backend *open_cpu(const char *level, uint32_t n_threads) {
     struct err err = {0};
-    struct backend_options options = {.n_threads = n_threads, .cpu_level = level, .math = MATH_EXACT};
+    bool fast = level_is_fast(level);
+    struct backend_options options = {.n_threads = n_threads, .cpu_level = fast ? "amx" : level,
+                                      .math = fast ? MATH_FAST : MATH_EXACT};
     struct backend *be = cpu_backend_ops.open(&options, &err);
     if (!be)
         fail_msg("%s", err.message);

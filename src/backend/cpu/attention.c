@@ -10,7 +10,8 @@
 //
 // A tile is up to TILE_QUERIES query vectors of one row and one KV head, which share every load of a
 // block. With many queries the block is unpacked to float32 once; with few the kernels read it where it
-// is: the same elements in the same order. If there are too few tiles to keep the threads busy (decode),
+// is: the same elements in the same order. A level with tile kernels uses them in MATH_FAST whatever the
+// number of queries. If there are too few tiles to keep the threads busy (decode),
 // the splits of a tile become tiles of their own whose partial results a second pass merges.
 #include "backend/cpu/attention.h"
 
@@ -37,6 +38,7 @@ struct job {
     uint32_t heads_a_tile;    // of these n_shared
     uint32_t tokens_a_tile;
     uint32_t n_head_tiles;    // n_kv_heads * tiles of n_shared
+    bool tiled;               // by the level's tile kernels
     bool split;               // splits are tiles of their own
     const uint32_t *first_tile; // [n_rows + 1]
     uint32_t n_tiles;
@@ -241,11 +243,22 @@ static void block_run(const struct job *job, const struct tile *t, const struct 
         next = kv_block(job->layer, next_page, t->kv_head);
     }
     // From a whole panel on.
-    uint32_t q0 = t_from * n_heads / ATTENTION_PANEL * ATTENTION_PANEL, n_q = t_to * n_heads - q0;
+    uint32_t panel = job->tiled ? ATTENTION_TILE_ROWS : ATTENTION_PANEL;
+    uint32_t q0 = t_from * n_heads / panel * panel, n_q = t_to * n_heads - q0;
     const float *q_panels = s->q + (size_t)q0 * layout->k_dim;
+    const uint16_t *k_tiles = (const uint16_t *)block, *v_tiles = (const uint16_t *)(block + layout->v_codes);
     float *scores = s->s + (size_t)q0 * KV_PAGE_TOKENS;
     bool direct = t->n_queries <= DIRECT_QUERIES && !layout->v_in_k;
-    if (direct) {
+    if (job->tiled) {
+        bool in_place = layout->kind == KV_BF16 && !layout->v_in_k;
+        if (!in_place) { // both fit where the float32 values of a block would
+            uint16_t *k_out = (uint16_t *)s->v, *v_out = k_out + (size_t)KV_PAGE_TOKENS * layout->k_dim;
+            k->tiles.load(k, layout, block, s->k, k_out, v_out);
+            k_tiles = k_out, v_tiles = v_out;
+        }
+        k->tiles.scores(k_tiles, layout->k_dim, (const uint16_t *)s->q + (size_t)q0 * layout->k_dim, n_q, n_keys,
+                        in_place ? (ptrdiff_t)layout->v_codes : 0, scores);
+    } else if (direct) {
         k->attention_scores(layout, block, q_panels, n_q, n_keys, (ptrdiff_t)layout->v_codes, scores);
     } else {
         k->kv_load_k(layout, block, s->k);
@@ -262,6 +275,14 @@ static void block_run(const struct job *job, const struct tile *t, const struct 
                                  args->softcap, &m_b, &l_b);
             merge_weights(k, &s->m_split[q], &s->l_split[q], m_b, l_b, &s->a[q], &s->b[q]);
         }
+    }
+    if (job->tiled) { // hidden keys have p = 0
+        uint32_t q = t_from * n_heads;
+        k->tiles.values(v_tiles, v_dim, s->s + (size_t)q * KV_PAGE_TOKENS, (t_to - t_from) * n_heads,
+                        spans[t_from].from, spans[t_to - 1].to,
+                        v_tiles == (const uint16_t *)(block + layout->v_codes) ? next - (block + layout->v_codes) : 0,
+                        s->a + q, s->b + q, s->o_split + (size_t)q * v_dim, v_dim, (uint16_t *)s->k);
+        return;
     }
     // Tokens that see the same keys go together, the others one by one.
     for (uint32_t i = t_from; i < t_to;) {
@@ -320,10 +341,14 @@ static void tile_run(void *arg, uint32_t tile_idx, uint32_t thread_idx) {
     struct tile t = tile_find(job, idx);
     struct scratch s = scratch_init(job->cb->thread_scratch[thread_idx], job->cb->limits.head_dim);
     uint32_t k_dim = job->layer->layout.k_dim, v_dim = job->layer->layout.v_dim;
-    for (uint32_t q = 0; q < t.n_queries; q++)
-        attention_pack_query(s.q, q, k_dim,
-                             mat_row(args->q, t.row->token_off + t.t0 + q / t.n_heads) +
-                                 (size_t)(t.head0 + q % t.n_heads) * k_dim);
+    for (uint32_t q = 0; q < t.n_queries; q++) {
+        const float *query = mat_row(args->q, t.row->token_off + t.t0 + q / t.n_heads) +
+                             (size_t)(t.head0 + q % t.n_heads) * k_dim;
+        if (job->tiled)
+            k->tiles.pack_query(s.q, q, k_dim, query);
+        else
+            attention_pack_query(s.q, q, k_dim, query);
+    }
     reset(s.m, s.l, s.o, t.n_queries, v_dim);
     struct span span = visible_all(args, t.row, t.t0, t.t0 + t.n_tokens);
     uint32_t last_block = div_up(span.to, KV_PAGE_TOKENS);
@@ -410,6 +435,10 @@ void cpu_attention(struct backend *be, const struct attention_args *args) {
     const struct kv_layer *layer = &args->pool->layers[args->layer];
     assert(args->n_heads % layer->n_heads == 0);
     struct job job = {.cb = cb, .args = args, .layer = layer, .n_shared = args->n_heads / layer->n_heads};
+    enum kv_kind kind = layer->layout.kind;
+    job.tiled = cb->math == MATH_FAST && cb->kernels.tiles.scores && !args->selected &&
+                (kind == KV_BF16 || kind == KV_Q8 || kind == KV_Q4) && layer->layout.k_dim % 32 == 0 &&
+                layer->layout.v_dim % 16 == 0;
     job.heads_a_tile = min_u32(job.n_shared, TILE_QUERIES);
     job.tokens_a_tile = args->selected ? 1 : TILE_QUERIES / job.heads_a_tile;
     uint32_t tokens_max = 1;

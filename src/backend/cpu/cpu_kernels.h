@@ -84,7 +84,31 @@ typedef void delta_fn(float *state, size_t state_stride, const float *k, const f
 // out[j] = scale * sum over h, ascending, of w[h] * max(s[h][j], 0), for KV_PAGE_TOKENS keys.
 typedef void index_reduce_fn(const float *s, const float *w, uint32_t n_heads, float scale, float *out);
 
+struct cpu_kernels;
+
+// Attention by tiles of bf16 products with float32 sums, for MATH_FAST and the KV kinds that are no finer;
+// all NULL where a level has none. k_dim is a multiple of 32, v_dim of 16, and the query heads of a tile
+// start at a multiple of ATTENTION_TILE_ROWS.
+enum { ATTENTION_TILE_ROWS = 16 };
+struct attention_tiles {
+    // Query i into bf16 [n_q, k_dim].
+    void (*pack_query)(void *packed, uint32_t i, uint32_t k_dim, const float *query);
+    // Unpack a block to what KV_BF16 holds (kv_layout.h). `spare` is KV_PAGE_TOKENS * max(k_dim, v_dim)
+    // floats.
+    void (*load)(const struct cpu_kernels *kernels, const struct kv_layout *layout, const void *block,
+                 float *spare, uint16_t *k, uint16_t *v);
+    // As attention_scores_fn. Rows of s up to the next multiple of 16 are overwritten.
+    void (*scores)(const uint16_t *k, uint32_t k_dim, const uint16_t *q, uint32_t n_q, uint32_t n_keys,
+                   ptrdiff_t ahead, float *s);
+    // As attention_values_fn, but p may be 0 for some queries within [from, to). `spare` is KV_PAGE_TOKENS
+    // * v_dim elements.
+    void (*values)(const uint16_t *v, uint32_t v_dim, const float *p, uint32_t n_q, uint32_t from,
+                   uint32_t to, ptrdiff_t ahead, const float *a, const float *b, float *o, size_t o_stride,
+                   uint16_t *spare);
+};
+
 struct cpu_kernels {
+    struct attention_tiles tiles;
     struct linear_kernels linear; // the matrix products' own
     norm_rms_fn *norm_rms;
     norm_layer_fn *norm_layer;
