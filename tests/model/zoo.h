@@ -28,7 +28,8 @@ struct zoo_options {
 };
 static inline struct zoo_options zoo_exact(void) {
     return (struct zoo_options){.math = MATH_EXACT, .kv = KV_F32, .n_threads = 2, .n_rows = 1,
-                                .ctx_len = 640, .chunk = 64};
+                                .ctx_len = 640, .chunk = 64,
+                                .cpu_level = getenv("LOAM_CPU_LEVEL")};
 }
 
 // The folder of a zoo model: a copy in tests/models, or the shared zoo; false if neither is there.
