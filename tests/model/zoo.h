@@ -61,7 +61,8 @@ static inline bool zoo_open(struct zoo *zoo, const char *folder, const struct zo
     struct backend_options be_options = {.n_threads = o->n_threads, .math = o->math,
                                          .cpu_level = o->cpu_level, .device = -1};
     struct model_options model_options = {.kv = o->kv};
-    zoo->be = backend_open("cpu", &be_options, err);
+    const char *device = getenv("LOAM_TEST_DEVICE"); // another backend, by hand
+    zoo->be = backend_open(device ? device : "cpu", &be_options, err);
     zoo->model = zoo->be ? model_open(folder, zoo->be, &model_options, err) : NULL;
     zoo->direct = zoo->model ? direct_create(zoo->model, o->n_rows, o->ctx_len, o->chunk, o->chunk, err)
                              : NULL;
