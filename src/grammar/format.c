@@ -48,30 +48,31 @@
 #define IDN_EMAIL                                                                                  \
     "(?:" UTEXT "+(?:\\." UTEXT "+)*|\"(?:[ !#-\\[\\]-~]|[^\\x00-\\x7F]|\\\\[ -~])*\")@(?:" ULABEL \
     "(?:\\." ULABEL ")*|\\[(?:" IPV4 "|IPv6:" IPV6 ")\\])"
-// RFC 3986, appendix A; X is what IRIs (RFC 3987) allow besides.
+// RFC 3986, appendix A; X is what IRIs (RFC 3987) allow besides, P what they allow in queries.
 #define UCS "\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF\\u{10000}-\\u{EFFFD}"
+#define PRIVATE "\\uE000-\\uF8FF\\u{F0000}-\\u{10FFFD}"
 #define PCT "%[0-9A-Fa-f]{2}"
 #define PCHAR(X) "(?:[A-Za-z0-9._~!$&'()*+,;=:@" X "-]|" PCT ")"
 #define PCHAR_NC(X) "(?:[A-Za-z0-9._~!$&'()*+,;=@" X "-]|" PCT ")"
 #define QCHAR(X) "(?:[A-Za-z0-9._~!$&'()*+,;=:@/?" X "-]|" PCT ")"
 #define REG_NAME(X) "(?:[A-Za-z0-9._~!$&'()*+,;=" X "-]|" PCT ")*"
 #define HOST(X)                                                                                    \
-    "(?:\\[(?:" IPV6 "|v[0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]|" REG_NAME(X) ")"
+    "(?:\\[(?:" IPV6 "|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]|" REG_NAME(X) ")"
 #define AUTHORITY(X) "(?:" "(?:[A-Za-z0-9._~!$&'()*+,;=:" X "-]|" PCT ")*@)?" HOST(X) "(?::\\d*)?"
 #define SEGMENTS(X) "(?:/" PCHAR(X) "*)*"
-#define TAIL(X) "(?:\\?" QCHAR(X) "*)?(?:#" QCHAR(X) "*)?"
+#define TAIL(X, P) "(?:\\?" QCHAR(X P) "*)?(?:#" QCHAR(X) "*)?"
 #define ABSOLUTE(X) "/(?:" PCHAR(X) "+" SEGMENTS(X) ")?"
-#define URI_(X)                                                                                    \
+#define URI_(X, P)                                                                                   \
     "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY(X) SEGMENTS(X) "|" ABSOLUTE(X) "|" PCHAR(X) "+"      \
-    SEGMENTS(X) "|)" TAIL(X)
-#define RELATIVE(X)                                                                                \
-    "(?://" AUTHORITY(X) SEGMENTS(X) "|" ABSOLUTE(X) "|" PCHAR_NC(X) "+" SEGMENTS(X) "|)" TAIL(X)
+    SEGMENTS(X) "|)" TAIL(X, P)
+#define RELATIVE(X, P)                                                                               \
+    "(?://" AUTHORITY(X) SEGMENTS(X) "|" ABSOLUTE(X) "|" PCHAR_NC(X) "+" SEGMENTS(X) "|)" TAIL(X, P)
 #define POINTER "(?:/(?:[^~/]|~[01])*)*"
 // RFC 6570, section 2.
 #define VARCHAR "(?:[A-Za-z0-9_]|" PCT ")"
 #define VARSPEC VARCHAR "(?:\\.?" VARCHAR ")*(?:\\*|:[1-9]\\d{0,3})?"
 #define TEMPLATE                                                                                   \
-    "(?:[!#$&(-;=?-\\[\\]_a-z~" UCS "]|" PCT "|\\{[+#./;?&=,!@|]?" VARSPEC "(?:," VARSPEC ")*\\})*"
+    "(?:[!#$&-;=?-\\[\\]_a-z~" UCS "]|" PCT "|\\{[+#./;?&=,!@|]?" VARSPEC "(?:," VARSPEC ")*\\})*"
 
 static const struct {
     const char *name, *regex;
@@ -87,10 +88,10 @@ static const struct {
     {"ipv4", IPV4, 0},
     {"ip-address", IPV4, 0},
     {"ipv6", IPV6, 0},
-    {"uri", URI_(""), 0},
-    {"uri-reference", "(?:" URI_("") "|" RELATIVE("") ")", 0},
-    {"iri", URI_(UCS), 0},
-    {"iri-reference", "(?:" URI_(UCS) "|" RELATIVE(UCS) ")", 0},
+    {"uri", URI_("", ""), 0},
+    {"uri-reference", "(?:" URI_("", "") "|" RELATIVE("", "") ")", 0},
+    {"iri", URI_(UCS, PRIVATE), 0},
+    {"iri-reference", "(?:" URI_(UCS, PRIVATE) "|" RELATIVE(UCS, PRIVATE) ")", 0},
     {"uri-template", TEMPLATE, 0},
     {"uuid", "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}", 0},
     {"json-pointer", POINTER, 0},

@@ -1087,7 +1087,8 @@ static struct mask_memo *compute_mask(struct machine *m, const config_id *at) {
     } else {
         memo->base = base;
         memo->n_tokens = m->n_found;
-        memcpy(memo->tokens, m->found, m->n_found * sizeof *memo->tokens);
+        if (m->n_found)
+            memcpy(memo->tokens, m->found, m->n_found * sizeof *memo->tokens);
         m->memo_bytes += m->n_found * sizeof *memo->tokens;
     }
     m->memo_bytes += sizeof *memo;

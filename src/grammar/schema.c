@@ -1010,7 +1010,7 @@ static struct scalars scalars_compute(struct schema *s, uint32_t node, bool nega
                                  without(s, numbers, v.number)};
         COLLECT(v);
     }
-    if (s->draft <= DRAFT_7 && types & TYPE_STRING) { // annotations since 2019-09
+    if (types & TYPE_STRING) { // annotations since 2019-09, but better told than silently left out
         if (get(s, node, "contentEncoding"))
             ignore(s, "contentEncoding");
         if (get(s, node, "contentMediaType"))
