@@ -867,8 +867,9 @@ bool expr_alive(struct exprs *x, expr_id e) {
     if (found != UINT32_MAX)
         for (uint32_t i = found; i != UINT32_MAX; i = queue[i].from)
             x->nodes[queue[i].e].flags |= FLAG_ALIVE;
-    else if (overflow || exprs_failed(x))
-        x->nodes[e].flags |= FLAG_ALIVE;
+    else if (overflow || exprs_failed(x)) // all of them, or each would be searched in its turn
+        for (uint32_t i = 0; i < n; i++)
+            x->nodes[queue[i].e].flags |= FLAG_ALIVE;
     else
         for (uint32_t i = 0; i < n; i++)
             x->nodes[queue[i].e].flags |= FLAG_DEAD;
