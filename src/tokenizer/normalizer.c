@@ -74,10 +74,8 @@ static bool read_charsmap(struct normalizer *normalizer, struct normalizer_step 
     if (n_raw < 0)
         return err_set(err, ERR_FORMAT, "%s: precompiled_charsmap is not base64", what);
     size_t n = (size_t)n_raw;
-    while (text.n && text.data[text.n - 1] == '=') {
-        n--;
-        text.n--;
-    }
+    for (size_t k = 1; k <= 2 && text.data[text.n - k] == '='; k++)
+        n--; // of at least 3 bytes: the text is a multiple of 4 above 0
     uint32_t n_array;
     if (n < 4)
         return err_set(err, ERR_FORMAT, "%s: precompiled_charsmap is cut short", what);

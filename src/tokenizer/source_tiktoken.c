@@ -45,8 +45,8 @@ static bool read_line(struct source *source, struct str line, uint32_t nth, stru
                             (int)space);
     if (n < 0)
         return bad_line(err, nth);
-    for (size_t i = space; i > 0 && line.data[i - 1] == '='; i--)
-        n--;
+    for (int k = 1; k <= 2 && line.data[space - (size_t)k] == '='; k++)
+        n--; // of at least 3 bytes: `space` is a multiple of 4 above 0
     struct strbuf letters = {0};
     byte_letters_append(&letters, (struct str){scratch->data, (size_t)n});
     struct source_token *token = &source->tokens[source->n_tokens++];

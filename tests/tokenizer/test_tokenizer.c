@@ -67,6 +67,8 @@ static void damaged_files_are_refused_with_their_reason(void **state) {
         {"{" MODEL ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\"}}", ERR_FORMAT, "pattern"},
         {"{" MODEL ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"////\"}}",
          ERR_FORMAT, "precompiled_charsmap"},
+        {"{" MODEL ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"====\"}}",
+         ERR_FORMAT, "precompiled_charsmap"},
         {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(\"},"
          "\"behavior\":\"Isolated\"}}", ERR_UNSUPPORTED, "\"a(\""},
         {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},"
@@ -286,6 +288,8 @@ static void rank_files_are_read(void **state) {
     assert_null(tokenizer_open(folder, &err));
     assert_int_equal(err.code, ERR_FORMAT);
     check_message(&err, "line 2");
+    write_file("tokenizer.model", bytes_of(STR("YQ== 0\n======== 1\n"))); // padding alone
+    tokenizer_destroy(tokenizer_open(folder, &err));
 }
 
 // A ModelProto, written by hand.
