@@ -95,6 +95,8 @@ static void schema_says_what_is_valid(void **unused) {
         {NUMBER("\"multipleOf\":7"), "50", false},
         {NUMBER("\"not\":{\"multipleOf\":7}"), "49", false},
         {NUMBER("\"not\":{\"multipleOf\":7}"), "48.5", true},
+        {NUMBER("\"maximum\":18446744073709551615"), "18446744073709552000", true},
+        {NUMBER("\"maximum\":18446744073709551615"), "18446744073709553000", false},
         {"{\"const\":1}", "1.0", true},
         {"{\"const\":1}", "true", false},
         {"{\"not\":{\"const\":1}}", "1.00", false},
