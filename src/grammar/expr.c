@@ -47,6 +47,7 @@ struct exprs {
     uint32_t table_n;
     struct byte_set *sets;
     uint32_t n_sets, sets_capacity;
+    uint32_t *set_table, set_slots; // index + 1
     uint32_t *lists; // operands of OR and AND, back to back
     size_t n_lists, lists_capacity;
     struct litset *litsets;
@@ -197,6 +198,7 @@ void exprs_destroy(struct exprs *x) {
     free(x->nodes);
     free(x->table);
     free(x->sets);
+    free(x->set_table);
     free(x->lists);
     free(x->litsets);
     free(x->rules);
@@ -205,7 +207,7 @@ void exprs_destroy(struct exprs *x) {
 
 size_t exprs_bytes(const struct exprs *x) {
     return sizeof *x + x->capacity * sizeof *x->nodes + x->table_n * sizeof *x->table +
-           x->sets_capacity * sizeof *x->sets + x->lists_capacity * sizeof *x->lists +
+           x->sets_capacity * sizeof *x->sets + x->set_slots * sizeof *x->set_table + x->lists_capacity * sizeof *x->lists +
            x->rules_capacity * sizeof *x->rules + x->row_bytes + x->lit_bytes;
 }
 
@@ -229,20 +231,46 @@ static uint8_t flags_of(const struct exprs *x, expr_id e) {
     return x->nodes[e].flags;
 }
 
+static uint64_t set_hash(const struct byte_set *set) {
+    return hash_u64(set->w[0] ^ hash_u64(set->w[1] ^ hash_u64(set->w[2] ^ hash_u64(set->w[3] + 1))));
+}
+
+static bool sets_grow(struct exprs *x) {
+    uint32_t n = x->set_slots ? x->set_slots * 2 : 128;
+    uint32_t *table = calloc(n, sizeof *table);
+    if (!table) {
+        x->out_of_memory = true;
+        return false;
+    }
+    for (uint32_t i = 0; i < x->n_sets; i++) {
+        uint64_t h = set_hash(&x->sets[i]);
+        while (table[h & (n - 1)])
+            h++;
+        table[h & (n - 1)] = i + 1;
+    }
+    free(x->set_table);
+    x->set_table = table;
+    x->set_slots = n;
+    return true;
+}
+
 expr_id expr_bytes(struct exprs *x, const struct byte_set *set) {
     if (!(set->w[0] | set->w[1] | set->w[2] | set->w[3]))
         return EXPR_NONE;
-    // Sets are few: newest first finds the usual ones quickly.
-    uint32_t idx = x->n_sets;
-    while (idx > 0 && memcmp(&x->sets[idx - 1], set, sizeof *set))
-        idx--;
+    if (exprs_failed(x) || ((x->n_sets + 1) * 2 > x->set_slots && !sets_grow(x)))
+        return EXPR_NONE;
+    uint64_t h = set_hash(set);
+    for (; x->set_table[h & (x->set_slots - 1)]; h++)
+        if (!memcmp(&x->sets[x->set_table[h & (x->set_slots - 1)] - 1], set, sizeof *set))
+            break;
+    uint32_t idx = x->set_table[h & (x->set_slots - 1)];
     if (idx == 0) {
         void *sets = grow(x, x->sets, x->n_sets, &x->sets_capacity, sizeof *x->sets);
         if (!sets)
             return EXPR_NONE;
         x->sets = sets;
         x->sets[x->n_sets] = *set;
-        idx = ++x->n_sets;
+        idx = x->set_table[h & (x->set_slots - 1)] = ++x->n_sets;
     }
     return intern(x, (struct node){.kind = EXPR_KIND_BYTES,
                                    .flags = FLAG_REGULAR | FLAG_ALIVE | FLAG_FINITE,
