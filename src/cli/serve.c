@@ -11,8 +11,8 @@
 #include "server/server.h"
 
 struct serve_args {
-    const char *host, *unix_path, *log_format;
-    int64_t port, n_rows, ctx_len, top_k, max_tokens, step_tokens, drain_s;
+    const char *host, *unix_path, *log_format, *api_key, *cors, *tls_cert, *tls_key;
+    int64_t port, n_connections_max, n_rows, ctx_len, top_k, max_tokens, step_tokens, drain_s;
     double temperature, top_p, min_p, memory_budget_gb, kv_budget_gb;
     bool verbose;
 };
@@ -81,12 +81,19 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
     options.host = args->host;
     options.port = (uint16_t)args->port;
     options.unix_path = args->unix_path;
+    options.api_key = args->api_key && args->api_key[0] ? args->api_key : NULL;
+    options.cors_origins = args->cors;
+    options.tls_cert = args->tls_cert;
+    options.tls_key = args->tls_key;
+    options.n_connections_max = (uint32_t)args->n_connections_max;
     options.temperature = args->temperature;
     options.top_p = args->top_p;
     options.min_p = args->min_p;
     options.top_k = args->top_k;
     options.max_tokens = args->max_tokens;
     options.drain_ms = (uint32_t)args->drain_s * 1000;
+    if (!args->tls_cert != !args->tls_key)
+        return err_set(err, ERR_INVALID, "--tls-cert and --tls-key go together");
     if (!port_is_free(args, err))
         return false;
     struct model_args with_default = *model_args;
@@ -124,8 +131,8 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
         if (args->unix_path)
             fprintf(stderr, "ready unix:%s\n", args->unix_path);
         else
-            fprintf(stderr, strchr(args->host, ':') ? "ready http://[%s]:%u\n" : "ready http://%s:%u\n",
-                    args->host, server_port(server));
+            fprintf(stderr, strchr(args->host, ':') ? "ready %s://[%s]:%u\n" : "ready %s://%s:%u\n",
+                    args->tls_cert ? "https" : "http", args->host, server_port(server));
         server_run(server);
     }
     bool ok = engine != NULL;
@@ -138,7 +145,8 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
 int cmd_serve(int argc, char **argv) {
     struct model_args model = model_args_default();
     struct serve_args args = {.host = "127.0.0.1", .port = 8080, .temperature = -1, .top_p = -1, .min_p = -1,
-                              .top_k = -1, .max_tokens = -1, .log_format = "text", .drain_s = 30};
+                              .top_k = -1, .max_tokens = -1, .n_connections_max = SERVER_CONNECTIONS_MAX,
+                              .log_format = "text", .drain_s = 30};
     const struct cli_option options[] = {
         {.name = "--host", .kind = CLI_TEXT, .out = &args.host, .value = "H",
          .help = "address to listen on (127.0.0.1: this machine only)", .env = "LOAM_HOST"},
@@ -146,6 +154,17 @@ int cmd_serve(int argc, char **argv) {
          .help = "port to listen on (8080; 0 = any free one)", .env = "LOAM_PORT"},
         {.name = "--unix", .kind = CLI_TEXT, .out = &args.unix_path, .value = "PATH",
          .help = "listen on a socket file instead"},
+        {.name = "--api-key", .kind = CLI_TEXT, .out = &args.api_key, .value = "KEY",
+         .help = "ask every request for this key (better: LOAM_API_KEY, which no list of processes shows)",
+         .env = "LOAM_API_KEY"},
+        {.name = "--cors", .kind = CLI_TEXT, .out = &args.cors, .value = "ORIGINS",
+         .help = "web pages that may ask: origins, comma-separated, or * (local pages only)"},
+        {.name = "--tls-cert", .kind = CLI_TEXT, .out = &args.tls_cert, .value = "PEM",
+         .help = "serve HTTPS with this certificate chain"},
+        {.name = "--tls-key", .kind = CLI_TEXT, .out = &args.tls_key, .value = "PEM",
+         .help = "and this private key"},
+        {.name = "--max-connections", .kind = CLI_INT, .out = &args.n_connections_max, .value = "N",
+         .min = 1, .max = 1e6, .help = "connections at once; more wait (4096)"},
         {.name = "--batch", .alias = "--decode-concurrency", .kind = CLI_INT, .out = &args.n_rows,
          .value = "N", .min = 0, .max = 4096, .help = "sequences that run together (8)"},
         {.name = "--context-length", .kind = CLI_INT, .out = &args.ctx_len, .value = "N", .min = 0,

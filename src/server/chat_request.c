@@ -296,7 +296,7 @@ bool chat_request_render(const struct server *server, const struct chat_request 
 
 bool chat_request_start(struct server *server, struct http_exchange *exchange, const struct chat_request *r,
                         json_t *body, const struct answer_surface *surface, void *state,
-                        struct request_error *error) {
+                        uint32_t *n_prompt, struct request_error *error) {
     struct strbuf text = {0};
     struct token_list prompt = {0};
     if (!chat_request_render(server, r, &text, &prompt, error)) {
@@ -308,6 +308,8 @@ bool chat_request_start(struct server *server, struct http_exchange *exchange, c
         .fields = &r->fields, .prompts = &prompt, .n_prompts = 1, .format = server->format,
         .tools = tools_for_model(r), .keep = body,
         .reasoning_open = output_format_reasoning_open(server->format, strbuf_str(&text))};
+    if (n_prompt)
+        *n_prompt = (uint32_t)prompt.n;
     bool ok = answer_start(server, exchange, &options, surface, state, &error->err);
     if (!ok && prompt.n >= engine_plan_of(server->engine)->limits.ctx_len)
         error->code = "context_length_exceeded";

@@ -42,8 +42,9 @@ bool chat_request_check(const struct chat_request *request, struct request_error
 bool chat_request_render(const struct server *server, const struct chat_request *request,
                          struct strbuf *text, struct token_list *prompt, struct request_error *error);
 // Render and start. On failure the exchange is not answered and the caller still owns the state. `body` is
-// kept until the end.
+// kept until the end; *n_prompt (may be NULL) gets the prompt's tokens.
 bool chat_request_start(struct server *server, struct http_exchange *exchange,
                         const struct chat_request *request, json_t *body,
-                        const struct answer_surface *surface, void *state, struct request_error *error);
+                        const struct answer_surface *surface, void *state, uint32_t *n_prompt,
+                        struct request_error *error);
 #endif

@@ -1,8 +1,10 @@
 #include "server/http.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/keyvalq_struct.h>
@@ -10,6 +12,8 @@
 #include <event2/thread.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +57,11 @@ struct http_server {
     uint32_t n_open;
     uint64_t n_requests;
     struct watch *watches;
+    SSL_CTX *tls;
+    uint32_t n_own_fds;    // open files that are no connections
+    uint32_t n_uncounted;  // accepted since the last count
+    uint32_t n_may_accept; // before the next count
+    struct event *resume_event;
 
     int wake_fd; // eventfd: something was posted
     struct event *wake_event;
@@ -148,6 +157,75 @@ bool http_every(struct http_server *server, uint32_t interval_ms, http_post_fn *
     if (watch)
         watch->event = event_new(server->base, -1, EV_PERSIST, on_watch, watch);
     return watch && watch->event && event_add(watch->event, &interval) == 0;
+}
+
+// ---- Connections --------------------------------------------------------------------------------
+// libevent 2.1 does not tell when a connection ends that never sent a request, so the open files are counted:
+// whenever as many connections were accepted as there was room for at the last count.
+static uint32_t n_open_fds(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    uint32_t n = 0;
+    while (dir && readdir(dir))
+        n++;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+static void count_connections(struct http_server *server) {
+    uint32_t n = n_open_fds(), max = server->options.n_connections_max;
+    n = n > server->n_own_fds ? n - server->n_own_fds : 0;
+    server->n_uncounted = 0;
+    server->n_may_accept = n < max ? max - n : 0;
+    if (!server->listener)
+        return;
+    struct evconnlistener *listener = evhttp_bound_socket_get_listener(server->listener);
+    if (server->n_may_accept) {
+        evconnlistener_enable(listener);
+        return;
+    }
+    struct timeval soon = {0, 50000};
+    evconnlistener_disable(listener); // the others wait in the listener's queue
+    event_add(server->resume_event, &soon);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *user) {
+    (void)fd;
+    (void)what;
+    count_connections(user);
+}
+
+// evhttp asks for a new connection's bufferevent: NULL is a plain one.
+static struct bufferevent *new_connection(struct event_base *base, void *user) {
+    struct http_server *server = user;
+    if (++server->n_uncounted >= server->n_may_accept)
+        count_connections(server);
+    if (!server->tls)
+        return NULL;
+    SSL *ssl = SSL_new(server->tls);
+    return ssl ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING,
+                                                BEV_OPT_CLOSE_ON_FREE)
+               : NULL;
+}
+
+static bool open_tls(struct http_server *server, const struct http_options *o, struct err *err) {
+    server->tls = SSL_CTX_new(TLS_server_method());
+    if (!server->tls)
+        return err_set(err, ERR_NOMEM, "out of memory for TLS");
+    SSL_CTX_set_min_proto_version(server->tls, TLS1_2_VERSION);
+    const char *file = o->tls_cert;
+    bool ok = SSL_CTX_use_certificate_chain_file(server->tls, o->tls_cert) == 1;
+    if (ok) {
+        file = o->tls_key;
+        ok = SSL_CTX_use_PrivateKey_file(server->tls, o->tls_key, SSL_FILETYPE_PEM) == 1 &&
+             SSL_CTX_check_private_key(server->tls) == 1;
+    }
+    if (!ok) {
+        char reason[256];
+        ERR_error_string_n(ERR_get_error(), reason, sizeof reason);
+        err_set(err, ERR_INVALID, "cannot use %s for TLS: %s", file, reason);
+    }
+    return ok;
 }
 
 // ---- Exchanges ----------------------------------------------------------------------------------
@@ -265,21 +343,6 @@ static const char *type_of_status(int status) {
     }
 }
 
-static void openai_error(struct strbuf *out, struct str path, int status, const char *type,
-                         const char *code, const char *param, struct str message) {
-    (void)path;
-    (void)status;
-    strbuf_append_c(out, "{\"error\":{\"message\":");
-    strbuf_json_string(out, message);
-    strbuf_append_c(out, ",\"type\":");
-    strbuf_json_string(out, str_from(type));
-    strbuf_append_c(out, ",\"param\":");
-    param ? strbuf_json_string(out, str_from(param)) : strbuf_append_c(out, "null");
-    strbuf_append_c(out, ",\"code\":");
-    code ? strbuf_json_string(out, str_from(code)) : strbuf_append_c(out, "null");
-    strbuf_append_c(out, "}}");
-}
-
 void http_fail(struct http_exchange *x, int status, const char *type, const char *code,
                const char *param, const char *format, ...) {
     char message[ERR_MESSAGE_BYTES];
@@ -288,8 +351,8 @@ void http_fail(struct http_exchange *x, int status, const char *type, const char
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     struct strbuf body = {0};
-    (x->server->options.error_body ? x->server->options.error_body : openai_error)(
-        &body, x->path, status, type ? type : type_of_status(status), code, param, str_from(message));
+    x->server->options.error_body(&body, x->path, status, type ? type : type_of_status(status), code, param,
+                                  str_from(message));
     log_info("server: refused id=%s path=%.*s status=%d", x->request_id, (int)x->path.n, x->path.data,
              status);
     http_reply_json(x, status, strbuf_str(&body));
@@ -448,7 +511,8 @@ static void on_request(struct evhttp_request *request, void *user) {
         snprintf(x->request_id, sizeof x->request_id, "%s", given);
     else
         snprintf(x->request_id, sizeof x->request_id, "req_%016llx", (unsigned long long)made);
-    dispatch(x);
+    if (!server->options.admit || server->options.admit(x, server->options.user))
+        dispatch(x);
 }
 
 // ---- Life ---------------------------------------------------------------------------------------
@@ -520,6 +584,12 @@ struct http_server *http_create(const struct http_options *options, struct err *
         http_destroy(server);
         return NULL;
     }
+    server->resume_event = evtimer_new(server->base, on_resume, server);
+    if (!server->resume_event || (options->tls_cert && !open_tls(server, options, err))) {
+        http_destroy(server);
+        return NULL;
+    }
+    evhttp_set_bevcb(server->http, new_connection, server);
     evhttp_set_gencb(server->http, on_request, server);
     evhttp_set_max_headers_size(server->http, HEADER_BYTES_MAX);
     evhttp_set_max_body_size(server->http, (ev_ssize_t)(options->body_bytes_max + BODY_MARGIN_BYTES));
@@ -542,6 +612,9 @@ void http_destroy(struct http_server *server) {
     if (server->http)
         evhttp_free(server->http);
     run_posted(server);
+    if (server->resume_event)
+        event_free(server->resume_event);
+    SSL_CTX_free(server->tls);
     if (server->wake_event)
         event_free(server->wake_event);
     while (server->watches) {
@@ -563,7 +636,11 @@ void http_destroy(struct http_server *server) {
 
 uint16_t http_port(const struct http_server *server) { return server->port; }
 uint32_t http_n_open(const struct http_server *server) { return server->n_open; }
-void http_run(struct http_server *server) { event_base_dispatch(server->base); }
+void http_run(struct http_server *server) {
+    server->n_own_fds = n_open_fds();
+    count_connections(server);
+    event_base_dispatch(server->base);
+}
 void http_stop(struct http_server *server) { event_base_loopbreak(server->base); }
 
 void http_accept_no_more(struct http_server *server) {

@@ -24,7 +24,11 @@ struct http_options {
     const struct http_route *routes; // ends with a NULL method; must outlive the server
     void *user;                      // given to handlers
     size_t body_bytes_max;
-    // Called for every answer to name an error in the route's own shape; NULL = OpenAI's.
+    uint32_t n_connections_max;         // more wait in the listener's queue
+    const char *tls_cert, *tls_key;     // PEM files, NULL = plain HTTP
+    // May this request go on? If not, it has answered it. NULL = all.
+    bool (*admit)(struct http_exchange *exchange, void *user);
+    // Write an error in the route's own shape. type is never NULL.
     void (*error_body)(struct strbuf *out, struct str path, int status, const char *type,
                        const char *code, const char *param, struct str message);
 };

@@ -49,15 +49,22 @@ void openai_append_logprob(struct strbuf *out, const struct server *server, cons
     strbuf_append_c(out, "]}");
 }
 
-void openai_append_error(struct strbuf *out, const struct err *err) {
+void openai_append_error(struct strbuf *out, struct str message, const char *type, const char *param,
+                         const char *code) {
     strbuf_append_c(out, "{\"error\":{\"message\":");
-    strbuf_json_string(out, str_from(err->message));
-    strbuf_append_c(out, ",\"type\":\"server_error\",\"param\":null,\"code\":null}}");
+    strbuf_json_string(out, message);
+    strbuf_append_c(out, ",\"type\":");
+    strbuf_json_string(out, str_from(type));
+    strbuf_append_c(out, ",\"param\":");
+    param ? strbuf_json_string(out, str_from(param)) : strbuf_append_c(out, "null");
+    strbuf_append_c(out, ",\"code\":");
+    code ? strbuf_json_string(out, str_from(code)) : strbuf_append_c(out, "null");
+    strbuf_append_c(out, "}}");
 }
 
 void openai_stream_error(struct http_exchange *exchange, const struct err *err) {
     struct strbuf out = {0};
-    openai_append_error(&out, err);
+    openai_append_error(&out, str_from(err->message), "server_error", NULL, NULL);
     sse_data(exchange, strbuf_str(&out));
     strbuf_deinit(&out);
     http_stream_end(exchange);

@@ -16,8 +16,9 @@ void openai_append_logprob(struct strbuf *out, const struct server *server, cons
                            uint32_t n_top);
 // JSON has no infinity: OpenAI writes -9999 for a token that cannot come.
 double openai_logprob(float logprob);
-// {"error":{...}}
-void openai_append_error(struct strbuf *out, const struct err *err);
+// {"error":{...}}; param and code may be NULL.
+void openai_append_error(struct strbuf *out, struct str message, const char *type, const char *param,
+                         const char *code);
 // The status is sent already: the error is the last event.
 void openai_stream_error(struct http_exchange *exchange, const struct err *err);
 #endif

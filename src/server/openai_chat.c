@@ -329,7 +329,7 @@ void openai_chat(struct http_exchange *exchange, void *user) {
     } else {
         err_set(&error.err, ERR_NOMEM, "out of memory for a request");
     }
-    if (!c || !chat_request_start(server, exchange, &r, body, &SURFACE, c, &error)) {
+    if (!c || !chat_request_start(server, exchange, &r, body, &SURFACE, c, NULL, &error)) {
         request_refuse(exchange, &error);
         if (c)
             free_state(c);

@@ -1,4 +1,4 @@
-// GET /v1, /v1/models, /v1/models/ID and /health: what is served.
+// GET /v1/models, /v1/models/ID, /health and /ready: what is served.
 #include "base/json.h"
 #include "server/server.h"
 
@@ -39,4 +39,13 @@ void openai_model(struct http_exchange *exchange, void *user) {
 void server_health(struct http_exchange *exchange, void *user) {
     (void)user;
     http_reply_json(exchange, 200, STR("{\"status\":\"ok\"}"));
+}
+
+// Requests are answered as long as this is 200: a balancer stops sending when the server is told to stop.
+void server_ready(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    if (server->stopping)
+        http_fail(exchange, 503, NULL, "shutting_down", NULL, "the server is shutting down");
+    else
+        http_reply_json(exchange, 200, STR("{\"status\":\"ready\"}"));
 }

@@ -10,7 +10,7 @@
 
 void request_refuse(struct http_exchange *exchange, const struct request_error *error) {
     int status = err_http_status(error->err.code);
-    if (status == 400)
+    if (status != 429 && status < 500)
         http_fail(exchange, status, NULL, error->code, error->param, "%s", error->err.message);
     else
         http_fail_err(exchange, &error->err);

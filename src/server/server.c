@@ -6,17 +6,29 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/openai_answer.h"
 
 enum { DRAIN_MS_DEFAULT = 30000 };
 
 static const struct http_route ROUTES[] = {
     {"POST", "/v1/chat/completions", openai_chat},
     {"POST", "/v1/completions", openai_completions},
+    {"POST", "/v1/responses", openai_responses},
+    {"GET", "/v1/responses/*", openai_response},
+    {"DELETE", "/v1/responses/*", openai_response_delete},
+    {"POST", "/v1/messages", anthropic_messages},
+    {"POST", "/v1/messages/count_tokens", anthropic_count_tokens},
     {"GET", "/v1/models", openai_models},
     {"GET", "/v1/models/*", openai_model},
     {"GET", "/v1", server_index},
+    {"POST", "/tokenize", server_tokenize},
+    {"POST", "/detokenize", server_detokenize},
+    {"POST", "/apply-template", server_apply_template},
     {"GET", "/health", server_health},
+    {"GET", "/ready", server_ready},
     {"GET", "/stats", server_stats},
+    {"GET", "/metrics", server_metrics},
+    {"GET", "/openapi.json", server_openapi},
     {NULL, NULL, NULL},
 };
 
@@ -41,6 +53,19 @@ void server_index(struct http_exchange *exchange, void *user) {
     strbuf_deinit(&out);
 }
 
+// Errors of Anthropic's routes have Anthropic's shape.
+static void error_body(struct strbuf *out, struct str path, int status, const char *type, const char *code,
+                       const char *param, struct str message) {
+    if (str_starts(path, STR("/v1/messages")))
+        anthropic_error(out, status, type, message);
+    else
+        openai_append_error(out, message, type, param, code);
+}
+
+static bool admit(struct http_exchange *exchange, void *user) {
+    return guard_admit(&((struct server *)user)->guard, exchange);
+}
+
 struct server *server_create(const struct server_options *options, struct err *err) {
     struct server *server = calloc(1, sizeof *server);
     if (!server) {
@@ -51,11 +76,17 @@ struct server *server_create(const struct server_options *options, struct err *e
     server->started_unix = (uint64_t)time(NULL);
     struct http_options http = {
         .host = options->host, .port = options->port, .unix_path = options->unix_path, .routes = ROUTES,
-        .user = server,
+        .user = server, .error_body = error_body, .admit = admit, .tls_cert = options->tls_cert,
+        .tls_key = options->tls_key,
+        .n_connections_max =
+            options->n_connections_max ? options->n_connections_max : SERVER_CONNECTIONS_MAX,
         .body_bytes_max = options->body_bytes_max ? options->body_bytes_max : SERVER_BODY_BYTES_MAX};
-    server->http = http_create(&http, err);
+    server->guard = (struct guard){options->api_key, options->cors_origins,
+                                   options->unix_path ? NULL : options->host};
+    server->responses = response_store_create(RESPONSE_STORE_BYTES_MAX, RESPONSE_STORE_TTL_S, err);
+    server->http = server->responses ? http_create(&http, err) : NULL;
     if (!server->http) {
-        free(server);
+        server_destroy(server);
         return NULL;
     }
     return server;
@@ -101,6 +132,7 @@ void server_destroy(struct server *server) {
     if (!server)
         return;
     http_destroy(server->http);
+    response_store_destroy(server->responses);
     free(server);
 }
 

@@ -4,17 +4,23 @@
 #define LOAM_SERVER_SERVER_H
 #include "engine/bundle.h"
 #include "engine/engine.h"
+#include "server/guard.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/output_format.h"
+#include "server/response_store.h"
 
-enum { SERVER_BODY_BYTES_MAX = 64 << 20 };
+enum { SERVER_BODY_BYTES_MAX = 64 << 20, SERVER_CONNECTIONS_MAX = 4096 };
 
 struct server_options {
     const char *host; // default 127.0.0.1
     uint16_t port;
     const char *unix_path;  // NULL = TCP
     size_t body_bytes_max;  // 0 = SERVER_BODY_BYTES_MAX
+    const char *api_key;      // NULL = no key is asked for
+    const char *cors_origins; // whose web pages may ask, comma-separated or "*"; NULL = local ones
+    const char *tls_cert, *tls_key; // PEM files; both or none
+    uint32_t n_connections_max;     // 0 = SERVER_CONNECTIONS_MAX
     uint32_t drain_ms;      // how long SIGTERM waits for running answers; 0 = 30 s
     // Defaults of requests that do not say: < 0 = the model's own, else loam's.
     double temperature, top_p, min_p;
@@ -29,7 +35,9 @@ struct server {
     struct engine *engine;
     const struct output_format *format; // of the model's answers
     struct http_server *http;
+    struct guard guard;
     struct metrics metrics;
+    struct response_store *responses;
     uint64_t started_unix; // seconds
     bool stopping;
     uint64_t stop_deadline_ns;
@@ -45,7 +53,12 @@ void server_run(struct server *server);
 void server_destroy(struct server *server); // NULL is allowed
 uint16_t server_port(const struct server *server);
 
+// The status of an error in Anthropic's shape.
+void anthropic_error(struct strbuf *out, int status, const char *type, struct str message);
+
 // Route handlers, one file a surface; `user` is the server.
-http_handler_fn openai_chat, openai_completions, openai_models, openai_model, server_index, server_health,
-    server_stats;
+http_handler_fn openai_chat, openai_completions, openai_models, openai_model, openai_responses, openai_response,
+    openai_response_delete, anthropic_messages, anthropic_count_tokens, server_index, server_health,
+    server_ready, server_stats, server_metrics, server_tokenize, server_detokenize, server_apply_template,
+    server_openapi;
 #endif

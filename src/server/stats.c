@@ -25,7 +25,11 @@ void server_stats(struct http_exchange *exchange, void *user) {
                   (unsigned long long)s.n_generated_tokens);
     for (uint32_t g = 0; g < s.n_groups; g++)
         strbuf_printf(&out, "%s{\"pages\":%u,\"free\":%u}", g ? "," : "", s.n_pages[g], s.n_pages_free[g]);
-    strbuf_append_c(&out, "]}");
+    struct response_store_stats store;
+    response_store_stats(server->responses, &store);
+    strbuf_printf(&out, "],\"response_store\":{\"entries\":%u,\"bytes\":%zu,\"max_bytes\":%zu,"
+                        "\"ttl_ms\":%u}}", store.n_entries, store.bytes, store.bytes_max,
+                  store.ttl_s * 1000);
     http_reply_json(exchange, 200, strbuf_str(&out));
     strbuf_deinit(&out);
 }

@@ -11,7 +11,7 @@ export function serve(...args) {
   const ready = new Promise((resolve, reject) => {
     child.stderr.on('data', (data) => {
       server.stderr += data;
-      const match = /^ready (http:\S+)$/m.exec(server.stderr);
+      const match = /^ready (https?:\S+)$/m.exec(server.stderr);
       if (match) {
         server.url = match[1];
         resolve(server);

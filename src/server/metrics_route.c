@@ -1,0 +1,45 @@
+// GET /metrics: Prometheus' text format.
+#include "server/server.h"
+
+static void counter(struct strbuf *out, const char *type, const char *name, const char *help, double value) {
+    strbuf_printf(out, "# HELP loam_%s %s\n# TYPE loam_%s %s\nloam_%s %.17g\n", name, help, name, type, name,
+                  value);
+}
+
+void server_metrics(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct engine_stats s;
+    engine_stats(server->engine, &s);
+    struct strbuf out = {0};
+    strbuf_append_c(&out, "# HELP loam_info What is served.\n# TYPE loam_info gauge\nloam_info{version=\""
+                          LOAM_VERSION "\",model=");
+    strbuf_json_string(&out, str_from(server->bundle->name));
+    strbuf_append_c(&out, "} 1\n");
+    counter(&out, "gauge", "num_requests_running", "Requests whose tokens are being computed.", s.n_running);
+    counter(&out, "gauge", "num_requests_waiting", "Requests that wait for a place.", s.n_waiting);
+    counter(&out, "counter", "requests_total", "Requests that ended.", (double)s.n_requests);
+    counter(&out, "counter", "requests_cancelled_total", "Requests that their clients gave up.",
+            (double)s.n_cancelled);
+    counter(&out, "counter", "preemptions_total", "Times that a request gave its memory to others.",
+            (double)s.n_preempted);
+    counter(&out, "counter", "engine_steps_total", "Steps of the model.", (double)s.n_steps);
+    counter(&out, "counter", "prompt_tokens_total", "Prompt tokens that were read.",
+            (double)s.n_prompt_tokens);
+    counter(&out, "counter", "generation_tokens_total", "Tokens that were generated.",
+            (double)s.n_generated_tokens);
+    double used = 0, all = 0;
+    for (uint32_t g = 0; g < s.n_groups; g++) {
+        used += s.n_pages[g] - s.n_pages_free[g];
+        all += s.n_pages[g];
+    }
+    counter(&out, "gauge", "kv_cache_usage_ratio", "Part of the KV pages that is in use.",
+            all > 0 ? used / all : 0);
+    counter(&out, "gauge", "http_open_exchanges", "HTTP requests without their whole answer.",
+            http_n_open(server->http));
+    metrics_write(&server->metrics, &out);
+    if (out.failed)
+        http_fail(exchange, 503, NULL, NULL, NULL, "out of memory for the answer");
+    else
+        http_reply(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", strbuf_str(&out));
+    strbuf_deinit(&out);
+}

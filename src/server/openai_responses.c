@@ -1,0 +1,526 @@
+// /v1/responses: OpenAI's newer interface, with answers that can be gone on from.
+#include <stdlib.h>
+#include <time.h>
+
+#include "server/chat_request.h"
+#include "server/openai_answer.h"
+
+struct responses {
+    struct server *server;
+    struct http_exchange *exchange;
+    bool stream, begun, store;
+    uint32_t sequence;
+    char id[64];
+    json_t *object;  // the response object
+    json_t *output;  // its array of items; borrowed from it
+    json_t *input;   // this request's items
+    json_t *context; // items of the whole conversation before the output
+    json_t *item;    // the open item, borrowed from output, or NULL
+    struct strbuf text; // of the open item
+    enum finish_reason finish;
+};
+
+static void free_state(void *state) {
+    struct responses *r = state;
+    json_decref(r->object);
+    json_decref(r->input);
+    json_decref(r->context);
+    strbuf_deinit(&r->text);
+    free(r);
+}
+
+// ---- Events -----------------------------------------------------------------------------------------
+// Takes the event's members over and adds its type and number.
+static void send_event(struct responses *r, const char *type, json_t *members) {
+    if (r->stream && members) {
+        struct strbuf out = {0};
+        json_object_set_new(members, "type", json_string(type));
+        json_object_set_new(members, "sequence_number", json_integer(r->sequence++));
+        strbuf_json(&out, members);
+        sse_event(r->exchange, type, strbuf_str(&out));
+        strbuf_deinit(&out);
+    }
+    json_decref(members);
+}
+
+static void send_response(struct responses *r, const char *type) {
+    send_event(r, type, json_pack("{s:O}", "response", r->object));
+}
+
+static void begin(struct responses *r) {
+    if (r->begun || !r->stream)
+        return;
+    r->begun = true;
+    sse_begin(r->exchange);
+    send_response(r, "response.created");
+    send_response(r, "response.in_progress");
+}
+
+static void on_quiet(void *state) {
+    struct responses *r = state;
+    if (r->begun)
+        sse_keep_alive(r->exchange);
+    begin(r);
+}
+
+// ---- Items -------------------------------------------------------------------------------------------
+static const char *kind_of(const json_t *item) {
+    return json_string_value(json_object_get(item, "type"));
+}
+
+static int output_idx(const struct responses *r) {
+    return (int)json_array_size(r->output) - 1;
+}
+
+static void open_item(struct responses *r, const char *prefix, json_t *item) {
+    char id[64];
+    request_new_id(prefix, id, sizeof id);
+    json_object_set_new(item, "id", json_string(id));
+    json_object_set_new(item, "status", json_string("in_progress"));
+    json_array_append_new(r->output, item);
+    r->item = item;
+    strbuf_clear(&r->text);
+    json_t *copy = json_deep_copy(item);
+    send_event(r, "response.output_item.added",
+               json_pack("{s:i, s:o}", "output_index", output_idx(r), "item", copy));
+}
+
+static json_t *text_part(const char *kind, struct str text) {
+    return strcmp(kind, "reasoning") == 0
+               ? json_pack("{s:s, s:s%}", "type", "reasoning_text", "text", text.data ? text.data : "", text.n)
+               : json_pack("{s:s, s:s%, s:[], s:[]}", "type", "output_text", "text",
+                           text.data ? text.data : "", text.n, "annotations", "logprobs");
+}
+
+// Members that events about the open item share.
+static json_t *about_item(const struct responses *r) {
+    return json_pack("{s:O, s:i}", "item_id", json_object_get(r->item, "id"), "output_index", output_idx(r));
+}
+
+static json_t *about_part(const struct responses *r) {
+    json_t *members = about_item(r);
+    json_object_set_new(members, "content_index", json_integer(0));
+    return members;
+}
+
+static void open_text_item(struct responses *r, const char *kind) {
+    if (strcmp(kind, "reasoning") == 0)
+        open_item(r, "rs_", json_pack("{s:s, s:[], s:[]}", "type", kind, "summary", "content"));
+    else
+        open_item(r, "msg_", json_pack("{s:s, s:s, s:[]}", "type", kind, "role", "assistant", "content"));
+    json_t *members = about_part(r);
+    json_object_set_new(members, "part", text_part(kind, (struct str){0}));
+    send_event(r, "response.content_part.added", members);
+}
+
+static void close_item(struct responses *r, const char *status) {
+    if (!r->item)
+        return;
+    const char *kind = kind_of(r->item);
+    struct str text = strbuf_str(&r->text);
+    if (strcmp(kind, "function_call") == 0) {
+        json_object_set_new(r->item, "arguments", json_stringn(text.data ? text.data : "", text.n));
+        json_t *members = about_item(r);
+        json_object_set(members, "name", json_object_get(r->item, "name"));
+        json_object_set(members, "arguments", json_object_get(r->item, "arguments"));
+        send_event(r, "response.function_call_arguments.done", members);
+    } else {
+        bool reasoning = strcmp(kind, "reasoning") == 0;
+        json_t *members = about_part(r);
+        json_object_set_new(members, "text", json_stringn(text.data ? text.data : "", text.n));
+        if (!reasoning)
+            json_object_set_new(members, "logprobs", json_array());
+        send_event(r, reasoning ? "response.reasoning_text.done" : "response.output_text.done", members);
+        members = about_part(r);
+        json_object_set_new(members, "part", text_part(kind, text));
+        send_event(r, "response.content_part.done", members);
+        json_array_append_new(json_object_get(r->item, "content"), text_part(kind, text));
+    }
+    json_object_set_new(r->item, "status", json_string(status));
+    send_event(r, "response.output_item.done",
+               json_pack("{s:i, s:O}", "output_index", output_idx(r), "item", r->item));
+    r->item = NULL;
+}
+
+static void add_text(struct responses *r, const char *kind, const char *event, struct str text) {
+    if (!r->item || strcmp(kind_of(r->item), kind) != 0) {
+        close_item(r, "completed");
+        open_text_item(r, kind);
+    }
+    strbuf_append(&r->text, text);
+    if (!r->stream)
+        return;
+    json_t *members = about_part(r);
+    json_object_set_new(members, "delta", json_stringn(text.data, text.n));
+    if (strcmp(kind, "message") == 0)
+        json_object_set_new(members, "logprobs", json_array());
+    send_event(r, event, members);
+}
+
+static void on_piece(void *state, uint32_t idx, const struct output_piece *piece) {
+    (void)idx;
+    struct responses *r = state;
+    char id[64];
+    begin(r);
+    switch (piece->kind) {
+    case OUTPUT_CONTENT:
+        add_text(r, "message", "response.output_text.delta", piece->text);
+        break;
+    case OUTPUT_REASONING:
+        add_text(r, "reasoning", "response.reasoning_text.delta", piece->text);
+        break;
+    case OUTPUT_CALL_BEGIN:
+        close_item(r, "completed");
+        request_new_id("call_", id, sizeof id);
+        struct str call_id = piece->id.n ? piece->id : str_from(id);
+        open_item(r, "fc_", json_pack("{s:s, s:s%, s:s%, s:s}", "type", "function_call", "call_id",
+                                      call_id.data, call_id.n, "name", piece->text.data, piece->text.n,
+                                      "arguments", ""));
+        break;
+    case OUTPUT_CALL_ARGUMENTS:
+        strbuf_append(&r->text, piece->text);
+        if (r->stream) {
+            json_t *members = about_item(r);
+            json_object_set_new(members, "delta", json_stringn(piece->text.data, piece->text.n));
+            send_event(r, "response.function_call_arguments.delta", members);
+        }
+        break;
+    case OUTPUT_CALL_END:
+        close_item(r, "completed");
+        break;
+    }
+}
+
+static void on_choice_done(void *state, uint32_t idx, const struct answer_end *end) {
+    (void)idx;
+    struct responses *r = state;
+    r->finish = end->finish;
+    begin(r);
+    close_item(r, end->finish == FINISH_LENGTH ? "incomplete" : "completed");
+}
+
+static void set_usage(struct responses *r, const struct answer_usage *u) {
+    json_object_set_new(r->object, "usage",
+                        json_pack("{s:i, s:{s:i}, s:i, s:{s:i}, s:i}", "input_tokens", (int)u->n_prompt,
+                                  "input_tokens_details", "cached_tokens", (int)u->n_cached,
+                                  "output_tokens", (int)u->n_generated, "output_tokens_details",
+                                  "reasoning_tokens", (int)u->n_reasoning, "total_tokens",
+                                  (int)(u->n_prompt + u->n_generated)));
+}
+
+static void keep(struct responses *r) {
+    json_t *context = json_copy(r->context);
+    for (size_t i = 0; i < json_array_size(r->output); i++) {
+        json_t *item = json_array_get(r->output, i);
+        if (strcmp(kind_of(item), "reasoning") != 0) // is not read again
+            json_array_append(context, item);
+    }
+    struct stored_response stored = {r->object, r->input, context};
+    response_store_put(r->server->responses, r->id, &stored);
+    json_decref(context);
+}
+
+static void on_done(void *state, const struct answer_usage *usage, const struct err *err) {
+    struct responses *r = state;
+    if (err && !r->begun) {
+        http_fail_err(r->exchange, err);
+        free_state(r);
+        return;
+    }
+    bool cut = r->finish == FINISH_LENGTH;
+    if (err) {
+        json_object_set_new(r->object, "status", json_string("failed"));
+        json_object_set_new(r->object, "error", json_pack("{s:s, s:s}", "code", "server_error", "message",
+                                                          err->message));
+    } else {
+        json_object_set_new(r->object, "status", json_string(cut ? "incomplete" : "completed"));
+        if (cut)
+            json_object_set_new(r->object, "incomplete_details",
+                                json_pack("{s:s}", "reason", "max_output_tokens"));
+        else
+            json_object_set_new(r->object, "completed_at", json_integer(time(NULL)));
+        set_usage(r, usage);
+        if (r->store)
+            keep(r);
+    }
+    if (r->stream) {
+        send_response(r, err ? "response.failed" : cut ? "response.incomplete" : "response.completed");
+        http_stream_end(r->exchange);
+    } else {
+        struct strbuf out = {0};
+        strbuf_json(&out, r->object);
+        out.failed |= r->text.failed;
+        http_reply_built(r->exchange, &out);
+    }
+    free_state(r);
+}
+
+static const struct answer_surface SURFACE = {NULL, on_piece, on_choice_done, on_done, free_state};
+
+// ---- The request --------------------------------------------------------------------------------------
+static bool wrong_item(struct request_error *error, size_t i, const char *what) {
+    error->param = "input";
+    return err_set(&error->err, ERR_INVALID, "'input[%zu]' %s", i, what);
+}
+
+// The last message, if it is the assistant's: calls belong to it.
+static json_t *assistant_message(json_t *messages) {
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    if (last && strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0)
+        return last;
+    last = json_pack("{s:s, s:n}", "role", "assistant", "content");
+    json_array_append_new(messages, last);
+    return last;
+}
+
+static bool add_item(json_t *messages, const json_t *item, size_t i, struct request_error *error) {
+    const json_t *type = json_object_get(item, "type"), *role = json_object_get(item, "role");
+    const char *kind = json_is_string(type) ? json_string_value(type) : role ? "message" : "?";
+    if (strcmp(kind, "message") == 0) {
+        if (!json_is_string(role))
+            return wrong_item(error, i, "must have a role");
+        json_t *text = chat_plain_content(json_object_get(item, "content"), "input", i, error);
+        if (!text)
+            return error->err.code ? false : wrong_item(error, i, "must have a content");
+        return json_array_append_new(messages, json_pack("{s:O, s:o}", "role", role, "content", text)) == 0;
+    }
+    if (strcmp(kind, "function_call") == 0) {
+        const json_t *name = json_object_get(item, "name"), *arguments = json_object_get(item, "arguments");
+        const json_t *id = json_object_get(item, "call_id");
+        if (!json_is_string(name) || !json_is_string(arguments) || !json_is_string(id))
+            return wrong_item(error, i, "must have a name, arguments and a call_id");
+        json_t *message = assistant_message(messages), *calls = json_object_get(message, "tool_calls");
+        if (!calls) {
+            calls = json_array();
+            json_object_set_new(message, "tool_calls", calls);
+        }
+        return json_array_append_new(calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type",
+                                                      "function", "function", "name", name, "arguments",
+                                                      arguments)) == 0;
+    }
+    if (strcmp(kind, "function_call_output") == 0) {
+        const json_t *id = json_object_get(item, "call_id");
+        json_t *text = chat_plain_content(json_object_get(item, "output"), "input", i, error);
+        if (!json_is_string(text) || !json_is_string(id)) {
+            json_decref(text);
+            return error->err.code ? false : wrong_item(error, i, "must have an output and a call_id");
+        }
+        return json_array_append_new(messages, json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id",
+                                                         id, "content", text)) == 0;
+    }
+    if (strcmp(kind, "reasoning") == 0)
+        return true;
+    return wrong_item(error, i, "is of a type that is not understood here; message, function_call, "
+                                "function_call_output and reasoning are");
+}
+
+static bool read_tools(struct chat_request *r, const json_t *body, struct request_error *error) {
+    const json_t *tools = request_given(body, "tools"), *choice = request_given(body, "tool_choice");
+    if (tools && !json_is_array(tools))
+        return request_wrong(error, "tools", "an array");
+    r->tools = tools ? json_array() : NULL;
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *type = json_object_get(tool, "type");
+        if (!json_is_string(type))
+            return request_wrong(error, "tools", "an array of objects with a type");
+        if (strcmp(json_string_value(type), "function") != 0)
+            continue; // the built-in tools of other services
+        const json_t *name = json_object_get(tool, "name");
+        if (!json_is_string(name))
+            return request_wrong(error, "tools", "an array of functions that have a name");
+        json_t *function = json_object();
+        static const char *const KEYS[] = {"name", "description", "parameters", "strict"};
+        for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS; k++)
+            if (request_given(tool, KEYS[k]))
+                json_object_set(function, KEYS[k], json_object_get(tool, KEYS[k]));
+        if (json_array_append_new(r->tools, json_pack("{s:s, s:o}", "type", "function", "function",
+                                                      function)) != 0)
+            return err_set(&error->err, ERR_NOMEM, "out of memory for the tools");
+    }
+    const char *word = json_string_value(choice);
+    const json_t *name = json_object_get(choice, "name");
+    if (!choice || (word && strcmp(word, "auto") == 0))
+        return true;
+    if (word && strcmp(word, "none") == 0)
+        r->tool_choice = TOOL_CHOICE_NONE;
+    else if (word && strcmp(word, "required") == 0)
+        r->tool_choice = TOOL_CHOICE_REQUIRED;
+    else if (json_is_string(name)) {
+        r->tool_choice = TOOL_CHOICE_NAMED;
+        r->tool_name = json_str(name);
+    } else
+        return request_wrong(error, "tool_choice", "none, auto, required or a function by name");
+    return true;
+}
+
+// The items of the conversation so far, and this request's.
+static bool read_input(struct responses *r, const json_t *body, struct chat_request *chat,
+                       struct request_error *error) {
+    const json_t *input = request_given(body, "input"), *previous = request_given(body, "previous_response_id");
+    const json_t *instructions = request_given(body, "instructions");
+    if (previous && !json_is_string(previous))
+        return request_wrong(error, "previous_response_id", "a string");
+    if (instructions && !json_is_string(instructions))
+        return request_wrong(error, "instructions", "a string");
+    if (!json_is_string(input) && !(json_is_array(input) && json_array_size(input)))
+        return request_wrong(error, "input", "a string or an array of items");
+    if (json_is_string(input))
+        r->input = json_pack("[{s:s, s:s, s:[{s:s, s:O}]}]", "type", "message", "role", "user", "content",
+                             "type", "input_text", "text", input);
+    else
+        r->input = json_incref((json_t *)(uintptr_t)input);
+    r->context = json_array();
+    json_t *messages = json_array();
+    if (!r->input || !r->context || !messages) {
+        json_decref(messages);
+        return err_set(&error->err, ERR_NOMEM, "out of memory for the input");
+    }
+    struct stored_response before;
+    if (previous && !response_store_get(r->server->responses, json_str(previous), &before)) {
+        error->param = "previous_response_id";
+        error->code = "previous_response_not_found";
+        json_decref(messages);
+        return err_set(&error->err, ERR_NOT_FOUND, "previous response with id '%s' is not here (any more)",
+                       json_string_value(previous));
+    }
+    if (previous)
+        json_array_extend(r->context, (json_t *)(uintptr_t)before.context);
+    json_array_extend(r->context, r->input);
+    bool ok = true;
+    if (instructions)
+        ok = json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "system", "content",
+                                                       instructions)) == 0;
+    for (size_t i = 0; ok && i < json_array_size(r->context); i++)
+        ok = add_item(messages, json_array_get(r->context, i), i, error);
+    if (!ok) {
+        json_decref(messages);
+        return error->err.code ? false : err_set(&error->err, ERR_NOMEM, "out of memory for the input");
+    }
+    return chat_request_set_messages(chat, messages, "input", error);
+}
+
+// The object as far as the request decides it.
+static bool make_object(struct responses *r, const json_t *body, const struct chat_request *chat,
+                        struct request_error *error) {
+    static const struct {
+        const char *key, *otherwise; // JSON
+    } ECHOED[] = {{"instructions", "null"},      {"metadata", "{}"},          {"max_output_tokens", "null"},
+                  {"previous_response_id", "null"}, {"reasoning", "{\"effort\":null,\"summary\":null}"},
+                  {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"},
+                  {"parallel_tool_calls", "true"}, {"truncation", "\"disabled\""}, {"user", "null"},
+                  {"service_tier", "\"default\""}, {"prompt_cache_key", "null"}};
+    r->output = json_array();
+    r->object = json_pack("{s:s, s:s, s:I, s:s, s:b, s:n, s:n, s:s, s:o, s:f, s:f, s:b, s:n}", "id", r->id,
+                          "object", "response", "created_at", (json_int_t)time(NULL), "status",
+                          "in_progress", "background", 0, "error", "incomplete_details", "model",
+                          r->server->bundle->name, "output", r->output, "temperature",
+                          (double)chat->fields.sampling.temperature, "top_p",
+                          (double)chat->fields.sampling.top_p, "store", r->store, "usage");
+    bool ok = r->object != NULL;
+    for (size_t i = 0; ok && i < sizeof ECHOED / sizeof *ECHOED; i++) {
+        struct err ignored;
+        const json_t *given = request_given(body, ECHOED[i].key);
+        ok = json_object_set_new(r->object, ECHOED[i].key,
+                                 given ? json_incref((json_t *)(uintptr_t)given)
+                                       : json_parse(str_from(ECHOED[i].otherwise), "default", &ignored)) == 0;
+    }
+    return ok || err_set(&error->err, ERR_NOMEM, "out of memory for the response");
+}
+
+static bool read_request(struct responses *r, const json_t *body, struct chat_request *chat,
+                         struct request_error *error) {
+    const json_t *reasoning = request_given(body, "reasoning");
+    int64_t max_tokens = 0;
+    bool background = false;
+    r->store = true;
+    if (!request_fields(r->server, body, &chat->fields, error) ||
+        !request_int(body, "max_output_tokens", 1, INT32_MAX, &max_tokens, error) ||
+        !request_bool(body, "store", &r->store, error) ||
+        !request_bool(body, "background", &background, error))
+        return false;
+    if (background)
+        return request_wrong(error, "background", "false: answers are given while the client waits");
+    if (reasoning && !json_is_object(reasoning))
+        return request_wrong(error, "reasoning", "an object");
+    if (max_tokens)
+        chat->fields.max_tokens = (uint32_t)max_tokens;
+    r->stream = chat->fields.stream;
+    return read_input(r, body, chat, error) && read_tools(chat, body, error) &&
+           chat_request_variables(chat, r->server, body, request_given(reasoning, "effort"), error) &&
+           chat_request_check(chat, error) && make_object(r, body, chat, error);
+}
+
+void openai_responses(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct request_error error = {0};
+    struct chat_request chat = {0};
+    json_t *body = request_body(exchange, &error);
+    struct responses *r = body ? calloc(1, sizeof *r) : NULL;
+    if (body && !r)
+        err_set(&error.err, ERR_NOMEM, "out of memory for a request");
+    bool ok = r != NULL;
+    if (ok) {
+        r->server = server;
+        r->exchange = exchange;
+        request_new_id("resp_", r->id, sizeof r->id);
+        ok = read_request(r, body, &chat, &error) &&
+             chat_request_start(server, exchange, &chat, body, &SURFACE, r, NULL, &error);
+    }
+    if (!ok) {
+        request_refuse(exchange, &error);
+        if (r)
+            free_state(r);
+    } else if (r->stream) {
+        http_on_quiet(exchange, SSE_QUIET_MS, on_quiet, r);
+    }
+    chat_request_deinit(&chat);
+    json_decref(body);
+}
+
+// ---- Stored answers ------------------------------------------------------------------------------------
+static struct str id_of(const struct http_exchange *exchange, struct str *rest) {
+    struct str path = http_path(exchange), prefix = STR("/v1/responses/");
+    struct str id = str_slice(path, prefix.n, path.n);
+    size_t slash = str_find(id, STR("/"), 0);
+    *rest = slash == SIZE_MAX ? (struct str){0} : str_slice(id, slash, id.n);
+    return slash == SIZE_MAX ? id : str_slice(id, 0, slash);
+}
+
+static void not_found(struct http_exchange *exchange, struct str id) {
+    http_fail(exchange, 404, "invalid_request_error", NULL, "id", "response with id '%.*s' is not here (any "
+              "more)", (int)id.n, id.data);
+}
+
+void openai_response(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct str rest, id = id_of(exchange, &rest);
+    struct stored_response stored;
+    if (!response_store_get(server->responses, id, &stored) ||
+        (rest.n && !str_eq_c(rest, "/input_items"))) {
+        not_found(exchange, id);
+        return;
+    }
+    struct strbuf out = {0};
+    if (rest.n) {
+        strbuf_append_c(&out, "{\"object\":\"list\",\"data\":");
+        strbuf_json(&out, stored.input);
+        strbuf_append_c(&out, ",\"first_id\":null,\"last_id\":null,\"has_more\":false}");
+    } else {
+        strbuf_json(&out, stored.response);
+    }
+    http_reply_built(exchange, &out);
+}
+
+void openai_response_delete(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct str rest, id = id_of(exchange, &rest);
+    if (rest.n || !response_store_delete(server->responses, id)) {
+        not_found(exchange, id);
+        return;
+    }
+    struct strbuf out = {0};
+    strbuf_append_c(&out, "{\"id\":");
+    strbuf_json_string(&out, id);
+    strbuf_append_c(&out, ",\"object\":\"response\",\"deleted\":true}");
+    http_reply_built(exchange, &out);
+}

@@ -1,0 +1,153 @@
+// Who may ask, and what a server does with clients that misbehave.
+import assert from 'node:assert/strict';
+import http from 'node:http';
+import net from 'node:net';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import https from 'node:https';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import Anthropic from '@anthropic-ai/sdk';
+import OpenAI from 'openai';
+import { serve, sleep } from './loam.mjs';
+
+const scratch = mkdtempSync(join(tmpdir(), 'loam-'));
+after(() => rmSync(scratch, { recursive: true }));
+
+// fetch() sets Host and Origin itself: here they are ours.
+function get(url, headers = {}, options = {}) {
+  return new Promise((resolve, reject) => {
+    const request = (url.startsWith('https') ? https : http).request(url, { headers, rejectUnauthorized: false, ...options }, (response) => {
+      let body = '';
+      response.on('data', (data) => { body += data; });
+      response.on('end', () => resolve({ status: response.statusCode, headers: response.headers, body }));
+    });
+    request.on('error', reject);
+    request.end();
+  });
+}
+
+// Raw bytes in, what comes back until the server closes or `until` matches.
+function raw(port, text, until = /$^/, timeout = 3000) {
+  return new Promise((resolve) => {
+    const socket = net.connect(port, '127.0.0.1');
+    let got = '';
+    const done = () => { socket.destroy(); resolve(got); };
+    socket.setTimeout(timeout, done);
+    socket.on('data', (data) => { got += data; if (until.test(got)) done(); });
+    socket.on('close', done);
+    socket.on('error', done);
+    socket.write(text);
+  });
+}
+
+test('a key is asked for, by either header, and only then', async () => {
+  const server = await serve('--builtin', '--api-key', 'sesame');
+  const models = `${server.url}/v1/models`;
+  assert.equal((await get(models)).status, 401);
+  assert.equal((await get(models)).headers['www-authenticate'], 'Bearer');
+  assert.equal((await get(models, { authorization: 'Bearer sesam' })).status, 401);
+  assert.equal((await get(models, { authorization: 'Bearer sesame' })).status, 200);
+  assert.equal((await get(models, { 'x-api-key': 'sesame' })).status, 200);
+  assert.equal((await get(`${server.url}/health`)).status, 200);
+  assert.equal((await get(`${server.url}/stats`)).status, 401);
+  const ask = { model: 'x', max_tokens: 2, messages: [{ role: 'user', content: 'Hi' }] };
+  await new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'sesame' }).chat.completions.create(ask);
+  await assert.rejects(new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'x', maxRetries: 0 }).chat.completions.create(ask),
+    { status: 401, code: 'invalid_api_key' });
+  await new Anthropic({ baseURL: server.url, apiKey: 'sesame' }).messages.create(ask);
+  await assert.rejects(new Anthropic({ baseURL: server.url, apiKey: 'x', maxRetries: 0 }).messages.create(ask), (error) => {
+    assert.equal(error.error.error.type, 'authentication_error');
+    return true;
+  });
+  assert.ok(!server.stderr.includes('sesame'));
+  assert.equal((await server.stop()).code, 0);
+});
+
+test('a local server answers local names and pages only', async () => {
+  const server = await serve('--builtin', '--cors', 'https://app.example, https://b.example/');
+  const url = `${server.url}/v1/models`, { port } = new URL(server.url);
+  for (const host of ['evil.example', `evil.example:${port}`, '127.0.0.1.evil.example', 'localhost.evil.example', '10.0.0.1'])
+    assert.equal((await get(url, { host })).status, 403, host);
+  for (const host of ['localhost', `LOCALHOST:${port}`, `127.0.0.1:${port}`, `[::1]:${port}`, '127.8.8.8', 'x.localhost'])
+    assert.equal((await get(url, { host })).status, 200, host);
+  for (const origin of ['https://evil.example', 'null', 'https://app.example.evil', 'http://localhost.evil.example'])
+    assert.equal((await get(url, { origin })).status, 403, origin);
+  for (const origin of ['https://app.example', 'https://b.example', 'http://localhost:3000', server.url]) {
+    const answer = await get(url, { origin });
+    assert.equal(answer.status, 200, origin);
+    assert.equal(answer.headers['access-control-allow-origin'], origin);
+    assert.equal(answer.headers.vary, 'Origin');
+  }
+  const preflight = await get(`${server.url}/v1/chat/completions`,
+    { origin: 'https://app.example', 'access-control-request-method': 'POST', 'access-control-request-headers': 'x-stainless-os' },
+    { method: 'OPTIONS' });
+  assert.equal(preflight.status, 204);
+  assert.equal(preflight.headers['access-control-allow-headers'], 'x-stainless-os');
+  assert.equal((await get(url, { origin: 'https://evil.example', 'access-control-request-method': 'POST' }, { method: 'OPTIONS' })).status, 403);
+  assert.equal((await server.stop()).code, 0);
+});
+
+test('request ids come back; made ones differ', async () => {
+  const server = await serve('--builtin');
+  assert.equal((await get(`${server.url}/health`, { 'x-request-id': 'abc' })).headers['x-request-id'], 'abc');
+  const made = (await get(`${server.url}/health`)).headers['x-request-id'];
+  assert.match(made, /^req_[0-9a-f]{16}$/);
+  assert.notEqual((await get(`${server.url}/health`)).headers['x-request-id'], made);
+  assert.equal((await server.stop()).code, 0);
+});
+
+test('TLS', async (t) => {
+  const cert = join(scratch, 'cert.pem'), key = join(scratch, 'key.pem');
+  const made = spawnSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes',
+    '-keyout', key, '-out', cert, '-subj', '/CN=localhost', '-days', '2']);
+  if (made.status !== 0) return t.skip('no openssl command');
+  const server = await serve('--builtin', '--tls-cert', cert, '--tls-key', key);
+  assert.match(server.url, /^https:/);
+  const answer = await get(`${server.url}/v1/models`);
+  assert.equal(answer.status, 200);
+  const body = JSON.stringify({ prompt: 'ROMEO:', max_tokens: 400, ignore_eos: true, stream: true });
+  const streamed = await new Promise((resolve, reject) => {
+    const request = https.request(`${server.url}/v1/completions`, { method: 'POST', rejectUnauthorized: false }, (response) => {
+      let got = '';
+      response.on('data', (data) => { got += data; });
+      response.on('end', () => resolve(got));
+    });
+    request.on('error', reject);
+    request.end(body);
+  });
+  assert.match(streamed, /data: \[DONE\]\n\n$/);
+  const plain = await raw(new URL(server.url).port, 'GET / HTTP/1.1\r\n\r\n', /\n\n/, 1000);
+  assert.ok(!plain.includes('200'));
+  assert.equal((await get(`${server.url}/health`)).status, 200);
+  assert.equal((await server.stop()).code, 0);
+});
+
+test('pipelined requests are answered in turn, also behind a stream', async () => {
+  const server = await serve('--builtin');
+  const { port } = new URL(server.url);
+  const one = 'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n';
+  const got = await raw(port, one.repeat(50), /(HTTP\/1.1 200[^]*){50}\}$/);
+  assert.equal(got.split('HTTP/1.1 200').length - 1, 50);
+  const body = JSON.stringify({ prompt: 'ROMEO:', max_tokens: 40, ignore_eos: true, stream: true });
+  const stream = `POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+  const both = await raw(port, stream + one + stream + one, /(\[DONE\][^]*"ok"[^]*){2}/, 8000);
+  assert.equal(both.split('[DONE]').length - 1, 2);
+  assert.equal(both.split('"ok"').length - 1, 2);
+  assert.equal((await server.stop()).code, 0);
+});
+
+test('connections above the cap wait and are then served', async () => {
+  const server = await serve('--builtin', '--max-connections', '4');
+  const { port } = new URL(server.url);
+  const held = [];
+  for (let i = 0; i < 4; i++) held.push(net.connect(port, '127.0.0.1'));
+  await sleep(200);
+  const late = get(`${server.url}/health`, {}, { agent: new http.Agent() });
+  const first = await Promise.race([late.then(() => 'served'), sleep(400).then(() => 'waiting')]);
+  assert.equal(first, 'waiting');
+  held.forEach((socket) => socket.destroy());
+  assert.equal((await late).status, 200);
+  assert.equal((await server.stop()).code, 0);
+});
