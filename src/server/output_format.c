@@ -56,14 +56,16 @@ static const struct output_format FORMATS[] = {
      .call_close = "<|/tool_call|>"},
     {.name = "granite", .detect = {"<|tool_call|>", "granite"}, THINK, .body = CALL_JSON,
      .call_open = "<|tool_call|>"},
-    {.name = "lfm2", .detect = {"<|tool_call_start|>"}, THINK, .body = CALL_PYTHON,
+    {.name = "lfm2", .detect = {"<|tool_list_start|>"}, THINK, .body = CALL_PYTHON,
      .call_open = "<|tool_call_start|>", .call_close = "<|tool_call_end|>"},
     {.name = "internlm2", .detect = {"<|action_start|>"}, .body = CALL_JSON,
      .call_open = "<|action_start|><|plugin|>", .call_close = "<|action_end|>"},
     {.name = "firefunction", .detect = {"functools["}, .body = CALL_JSON, .call_open = "functools"},
     {.name = "tool-calls", .detect = {"<tool_calls>"}, THINK, .body = CALL_JSON,
      .call_open = "<tool_calls>", .call_close = "</tool_calls>"},
-    {.name = "llama4", .detect = {"<|header_start|>", "python_start"}, .body = CALL_PYTHON,
+    {.name = "llama4", .detect = {"<|header_start|>", "func_name1"}, .body = CALL_PYTHON,
+     .section_open = "<|python_start|>", .section_close = "<|python_end|>"},
+    {.name = "llama4-json", .detect = {"<|header_start|>", "\"parameters\""}, .body = CALL_JSON,
      .section_open = "<|python_start|>", .section_close = "<|python_end|>"},
     {.name = "llama3-pythonic", .detect = {"<|start_header_id|>", "func_name1"}, .body = CALL_PYTHON},
     {.name = "llama3", .detect = {"<|start_header_id|>", "\"parameters\""}, .body = CALL_JSON,
@@ -83,6 +85,16 @@ const struct output_format *output_format_of(struct str source) {
         for (size_t d = 0; d < OUTPUT_DETECT_MAX && FORMATS[i].detect[d]; d++)
             all &= str_find(source, str_from(FORMATS[i].detect[d]), 0) != SIZE_MAX;
         if (all)
+            return &FORMATS[i];
+    }
+    return &FORMATS[N_FORMATS - 1];
+}
+
+const struct output_format *output_format_of_tokens(bool (*is_special)(void *user, struct str text),
+                                                     void *user) {
+    for (size_t i = 0; i < N_FORMATS - 1; i++) {
+        const char *mark = FORMATS[i].section_open ? FORMATS[i].section_open : FORMATS[i].call_open;
+        if (mark && is_special(user, str_from(mark)))
             return &FORMATS[i];
     }
     return &FORMATS[N_FORMATS - 1];

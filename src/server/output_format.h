@@ -35,6 +35,9 @@ struct output_format {
 
 // The row for a chat template; never NULL: the generic one knows <think> and <tool_call>.
 const struct output_format *output_format_of(struct str template_source);
+// For a template that shows no marks: the row whose opening mark is a special token of the vocabulary.
+const struct output_format *output_format_of_tokens(bool (*is_special)(void *user, struct str text),
+                                                     void *user);
 const struct output_format *output_format_by_name(struct str name); // NULL if there is none
 // The names, in the table's order, NULL after the last.
 const char *output_format_name(size_t i);

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+#include "base/utf8.h"
 #include "server/json_mend.h"
 
 enum { NAME_BYTES_MAX = 256 };
@@ -1059,10 +1060,11 @@ static bool step_value(struct output_parser *p) {
         safe = p->in.data[at] == '\n' ? at : at + 1;
     }
     if (p->ended)
-        safe = p->in.n;
+        safe = p->in.n > start && p->in.data[p->in.n - 1] == '\n' ? p->in.n - 1 : p->in.n;
     value_text(p, (struct str){p->in.data + start, safe - start});
     p->pos = safe;
     if (p->ended) {
+        p->pos = p->in.n;
         close_value(p);
         p->mode = KEY;
         return true;
@@ -1098,16 +1100,14 @@ static struct str word_behind(struct str text, struct str mark) {
 }
 
 static bool step_header(struct output_parser *p) {
-    struct str in = {p->in.data + p->pos, rest(p)};
-    size_t message = str_find(in, STR("<|message|>"), 0);
+    struct str in = {p->in.data + p->pos, rest(p)}, first = in;
+    while (first.n && isspace((unsigned char)first.data[0]))
+        first = str_slice(first, 1, first.n);
+    // An answer that begins like no part is plain text.
+    bool part = p->header_seen || first.n == 0 || first.data[0] == '<' ||
+                memcmp(first.data, "to=", first.n < 3 ? first.n : 3) == 0;
+    size_t message = part ? str_find(in, STR("<|message|>"), 0) : SIZE_MAX;
     if (message == SIZE_MAX) {
-        // An answer that begins without any channel is plain text.
-        size_t i = 0;
-        while (i < in.n && isspace((unsigned char)in.data[i]))
-            i++;
-        struct str first = str_slice(in, i, in.n);
-        bool part = first.n == 0 || first.data[0] == '<' || p->header_seen ||
-                    memcmp(first.data, "to=", first.n < 3 ? first.n : 3) == 0;
         if (part && !p->ended)
             return false;
         if (part && p->header_seen) { // only marks and a header are left over
@@ -1256,8 +1256,12 @@ void output_parser_destroy(struct output_parser *p) {
 }
 
 static bool run(struct output_parser *p) {
+    // A character that is not whole yet stays out of it.
+    size_t tail = p->ended || !p->in.n ? 0 : utf8_incomplete_tail(strbuf_str(&p->in));
+    p->in.n -= tail;
     while (step(p)) {
     }
+    p->in.n += tail;
     // What is settled goes; what is left is at most a mark and what it holds back.
     if (p->pos) {
         memmove(p->in.data, p->in.data + p->pos, rest(p));

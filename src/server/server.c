@@ -92,10 +92,18 @@ struct server *server_create(const struct server_options *options, struct err *e
     return server;
 }
 
+static bool is_special(void *user, struct str text) {
+    const struct tokenizer *tokenizer = user;
+    token_id id = tokenizer_id(tokenizer, text);
+    return id != TOKEN_NONE && tokenizer_is_special(tokenizer, id);
+}
+
 void server_attach(struct server *server, const struct bundle *bundle, struct engine *engine) {
     server->bundle = bundle;
     server->engine = engine;
     server->format = output_format_of(chat_template_source(bundle->chat));
+    if (strcmp(server->format->name, "generic") == 0)
+        server->format = output_format_of_tokens(is_special, bundle->tokenizer);
 }
 
 static void stop_when_drained(void *user) {

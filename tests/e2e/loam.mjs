@@ -4,8 +4,11 @@ import { spawn, spawnSync } from 'node:child_process';
 export const LOAM = process.env.LOAM;
 
 // loam serve with these arguments on a free port; resolves when it says that it is ready.
-export function serve(...args) {
-  const child = spawn(LOAM, ['serve', '--port', '0', ...args], { stdio: ['ignore', 'ignore', 'pipe'] });
+export const serve = (...args) => start(LOAM, ['serve', '--port', '0', ...args]);
+
+// The same for any program that says "ready URL".
+export function start(program, args) {
+  const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'pipe'] });
   const server = { child, stderr: '', url: null };
   server.exited = new Promise((resolve) => child.on('exit', (code, signal) => resolve({ code, signal })));
   const ready = new Promise((resolve, reject) => {
