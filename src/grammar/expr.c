@@ -90,7 +90,7 @@ void exprs_refill(struct exprs *x) {
 }
 
 // Steps of work that one operation may take; some ten millions take a second.
-enum { WORK_MAX = 5000000 };
+enum { WORK_MAX = 10000000 };
 
 bool exprs_spend(struct exprs *x, size_t n) {
     x->work += n;
