@@ -502,7 +502,7 @@ static config_id intern_config(struct machine *m) {
         config_id c = table->slots[h & (table->n_slots - 1)];
         const struct config *config = &m->configs[c];
         if (config->items.n == n && config->accepts == m->result_accepts &&
-            !memcmp(m->items.items + config->items.from, items, n * sizeof *items))
+            (n == 0 || !memcmp(m->items.items + config->items.from, items, n * sizeof *items)))
             return c;
     }
     if (m->n_configs >= m->capacity + CONFIGS_SLACK) {
