@@ -183,6 +183,43 @@ static uint32_t larger(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
+// What a reservation holds, in the order of struct dev_step where it is the step's.
+struct reserve_sizes {
+    size_t at_ids, at_positions, at_token_row, at_logits, tables_off, step_bytes;
+    size_t logits_floats, ids, scratch_elements, attn_part_floats, attn_counts, index_floats, moe_words;
+};
+static struct reserve_sizes sizes_for(const struct cuda_backend *cu, const struct backend_limits *l) {
+    struct reserve_sizes z = {};
+    const size_t n_blocks = div_up(l->ctx_len, KV_PAGE_TOKENS) + 1;
+    z.at_ids = l->n_rows * sizeof(struct dev_row);
+    z.at_positions = z.at_ids + l->n_tokens * sizeof(int32_t);
+    z.at_token_row = z.at_positions + l->n_tokens * sizeof(uint32_t);
+    z.at_logits = z.at_token_row + l->n_tokens * sizeof(uint32_t);
+    z.tables_off = z.at_logits + l->n_logits * sizeof(uint32_t);
+    z.step_bytes = z.tables_off + (size_t)l->n_rows * KV_GROUPS_MAX * n_blocks * sizeof(uint32_t);
+    z.logits_floats = (size_t)l->n_logits * l->n_vocab;
+    z.ids = 4 * (size_t)larger(l->n_tokens, l->n_logits);
+    z.scratch_elements = (size_t)l->n_tokens * ((l->n_cols_max + 7) / 8 * 8);
+    const uint32_t dim = l->head_dim > 128 ? 256 : 128;
+    z.attn_part_floats = (size_t)ATTN_PARTS * 16 * (dim + 2);
+    if (cu->deterministic) { // one token of every row at the fixed splits must fit
+        const size_t tiles = (size_t)l->n_rows * l->n_heads * div_up(l->ctx_len, ATTENTION_SPLIT);
+        if (tiles * 16 * (dim + 2) > z.attn_part_floats)
+            z.attn_part_floats = tiles * 16 * (dim + 2);
+    }
+    z.attn_counts = z.attn_part_floats / (16 * (64 + 2));
+    z.index_floats = (size_t)INDEX_TOKENS * l->ctx_len;
+    z.moe_words = moe_list_words(l);
+    return z;
+}
+
+// Of the device; what products expand weights into comes with the first large one.
+static uint64_t cuda_scratch_bytes(const struct backend *be, const struct backend_limits *limits) {
+    const struct reserve_sizes z = sizes_for((const struct cuda_backend *)be, limits);
+    return z.step_bytes + 4 * (z.logits_floats + z.ids + z.attn_part_floats + z.attn_counts + z.index_floats +
+                               z.moe_words) + 2 * z.scratch_elements;
+}
+
 static bool cuda_reserve(struct backend *be, const struct backend_limits *limits, struct err *err) {
     struct cuda_backend *cu = cuda_of(be);
     cudaStreamSynchronize(cu->stream);
@@ -196,27 +233,15 @@ static bool cuda_reserve(struct backend *be, const struct backend_limits *limits
     l->n_experts_used = larger(l->n_experts_used, limits->n_experts_used);
     l->d_expert = larger(l->d_expert, limits->d_expert);
     free_reserved(cu);
-
-    // The step's arrays, in the order of struct dev_step, block tables last.
-    const size_t n_blocks = div_up(l->ctx_len, KV_PAGE_TOKENS) + 1;
-    size_t at_ids = l->n_rows * sizeof(struct dev_row);
-    size_t at_positions = at_ids + l->n_tokens * sizeof(int32_t);
-    size_t at_token_row = at_positions + l->n_tokens * sizeof(uint32_t);
-    size_t at_logits = at_token_row + l->n_tokens * sizeof(uint32_t);
-    cu->tables_off = at_logits + l->n_logits * sizeof(uint32_t);
-    cu->step_bytes_max = cu->tables_off + (size_t)l->n_rows * KV_GROUPS_MAX * n_blocks * sizeof(uint32_t);
-    cu->logits_floats = (size_t)l->n_logits * l->n_vocab;
-    cu->ids_max = 4 * (size_t)larger(l->n_tokens, l->n_logits);
-    cu->scratch_elements = (size_t)l->n_tokens * ((l->n_cols_max + 7) / 8 * 8);
-    const uint32_t dim = l->head_dim > 128 ? 256 : 128;
-    cu->attn_part_floats = (size_t)ATTN_PARTS * 16 * (dim + 2);
-    if (cu->deterministic) { // one token of every row at the fixed splits must fit
-        const size_t tiles = (size_t)l->n_rows * l->n_heads * div_up(l->ctx_len, ATTENTION_SPLIT);
-        cu->attn_part_floats = tiles * 16 * (dim + 2) > cu->attn_part_floats ? tiles * 16 * (dim + 2)
-                                                                              : cu->attn_part_floats;
-    }
-    cu->attn_counts = cu->attn_part_floats / (16 * (64 + 2));
-    cu->index_floats = (size_t)INDEX_TOKENS * l->ctx_len;
+    const struct reserve_sizes z = sizes_for(cu, l);
+    cu->tables_off = z.tables_off;
+    cu->step_bytes_max = z.step_bytes;
+    cu->logits_floats = z.logits_floats;
+    cu->ids_max = z.ids;
+    cu->scratch_elements = z.scratch_elements;
+    cu->attn_part_floats = z.attn_part_floats;
+    cu->attn_counts = z.attn_counts;
+    cu->index_floats = z.index_floats;
 
     struct {
         void **p;
@@ -231,7 +256,7 @@ static bool cuda_reserve(struct backend *be, const struct backend_limits *limits
         {(void **)&cu->ids, cu->ids_max * sizeof(int32_t), false},
         {(void **)&cu->attn_part, cu->attn_part_floats * sizeof(float), false},
         {(void **)&cu->attn_count, cu->attn_counts * sizeof(uint32_t), false},
-        {(void **)&cu->moe_list, moe_list_words(l) * sizeof(uint32_t), false},
+        {(void **)&cu->moe_list, z.moe_words * sizeof(uint32_t), false},
         {(void **)&cu->index_scores, cu->index_floats * sizeof(float), false},
         {(void **)&cu->scratch, cu->scratch_elements * sizeof(bf16), false},
     };
@@ -249,10 +274,10 @@ static bool cuda_reserve(struct backend *be, const struct backend_limits *limits
         }
     }
     cu->step.rows = (const struct dev_row *)cu->step_device;
-    cu->step.token_ids = (const int32_t *)(cu->step_device + at_ids);
-    cu->step.positions = (const uint32_t *)(cu->step_device + at_positions);
-    cu->step.token_row = (const uint32_t *)(cu->step_device + at_token_row);
-    cu->step.logit_tokens = (const uint32_t *)(cu->step_device + at_logits);
+    cu->step.token_ids = (const int32_t *)(cu->step_device + z.at_ids);
+    cu->step.positions = (const uint32_t *)(cu->step_device + z.at_positions);
+    cu->step.token_row = (const uint32_t *)(cu->step_device + z.at_token_row);
+    cu->step.logit_tokens = (const uint32_t *)(cu->step_device + z.at_logits);
     cu->step.tables = (const uint32_t *)(cu->step_device + cu->tables_off);
     return true;
 }
@@ -438,6 +463,7 @@ const struct backend_ops cuda_backend_ops = {
     .conv = cuda_conv,
     .delta = cuda_delta,
     .index = cuda_index,
+    .scratch_bytes = cuda_scratch_bytes,
 };
 
 __attribute__((visibility("default"))) const struct backend_ops *loam_backend_entry(uint32_t abi_version) {
