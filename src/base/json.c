@@ -71,7 +71,57 @@ static size_t longest_token(struct str text) {
     return longest;
 }
 
+// JSON's integers have no bound, jansson's have 64 bits; and files are full of 1e30 written out ("model_max_length"
+// of a tokenizer without a limit). A copy of the text with ".0" behind every integer that may be too long.
+static void long_integers_as_reals(struct str text, struct strbuf *out) {
+    enum { DIGITS_SAFE = 18 };
+    bool in_string = false;
+    size_t from = 0;
+    for (size_t i = 0; i < text.n;) {
+        char c = text.data[i];
+        if (in_string) {
+            in_string = c != '"';
+            i += c == '\\' ? 2 : 1;
+        } else if (c >= '0' && c <= '9') {
+            size_t end = i;
+            while (end < text.n && text.data[end] >= '0' && text.data[end] <= '9')
+                end++;
+            char before = i ? text.data[i - 1] : ' ', after = end < text.n ? text.data[end] : ' ';
+            bool whole = before != '.' && before != 'e' && before != 'E' && before != '+' && after != '.' &&
+                         after != 'e' && after != 'E';
+            if (whole && end - i > DIGITS_SAFE) {
+                strbuf_append(out, str_slice(text, from, end));
+                strbuf_append(out, STR(".0"));
+                from = end;
+            }
+            i = end;
+        } else {
+            in_string = c == '"';
+            i++;
+        }
+    }
+    strbuf_append(out, str_slice(text, from, text.n));
+}
+
+static json_t *parse(struct str text, size_t flags, const char *what, struct err *err);
+
+// Once more, when an integer was too long. A number that is too long even as a real fails again.
+static json_t *parse_with_reals(struct str text, size_t flags, const char *what, struct err *err) {
+    struct strbuf copy = {0};
+    long_integers_as_reals(text, &copy);
+    json_t *value = NULL;
+    if (copy.failed)
+        err_set(err, ERR_NOMEM, "%s: out of memory", what);
+    else if (copy.n == text.n) // no long integer: it is a real that overflows
+        err_set(err, ERR_FORMAT, "%s: not valid JSON: a number is too large", what);
+    else
+        value = parse(strbuf_str(&copy), flags, what, err);
+    strbuf_deinit(&copy);
+    return value;
+}
+
 static json_t *parse(struct str text, size_t flags, const char *what, struct err *err) {
+    const struct str whole = text;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_allocations);
     // The buffer doubles when it is full.
@@ -96,9 +146,10 @@ static json_t *parse(struct str text, size_t flags, const char *what, struct err
         err_set(err, ERR_FORMAT, "%s: not valid JSON: line %d column %d: %s", what, where.line,
                 where.column, where.text);
     }
+    bool too_long = !value && !parsing.failed && json_error_code(&where) == json_error_numeric_overflow;
     free(parsing.reserve);
     parsing.reserve = NULL;
-    return value;
+    return too_long ? parse_with_reals(whole, flags, what, err) : value;
 }
 
 json_t *json_parse(struct str text, const char *what, struct err *err) {

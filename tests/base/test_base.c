@@ -161,6 +161,24 @@ static void json_errors_name_the_place(void **state) {
     strbuf_deinit(&out);
 }
 
+static void json_bears_integers_beyond_64_bits(void **state) {
+    (void)state;
+    struct err err = {0};
+    json_t *o = json_parse(STR("{\"a\": 1000000000000000019884624838656, \"b\": -123456789012345678901,"
+                               " \"c\": 9223372036854775807, \"s\": \"99999999999999999999\\\" 1\"}"),
+                           "c", &err);
+    check_ok(o, &err);
+    assert_true(json_real_value(json_object_get(o, "a")) == 1e30);
+    assert_true(json_real_value(json_object_get(o, "b")) == -123456789012345678901.0);
+    assert_true(json_number_value(json_object_get(o, "c")) == 9223372036854775807.0);
+    assert_string_equal(json_string_value(json_object_get(o, "s")), "99999999999999999999\" 1");
+    json_decref(o);
+    assert_null(json_parse(STR("[1e999]"), "c", &err));
+    check_message(&err, "too large");
+    assert_null(json_parse(STR("[1000000000000000000000, 1e999]"), "c", &err));
+    assert_int_equal(err.code, ERR_FORMAT);
+}
+
 static void atomic_write_replaces_whole_files(void **state) {
     (void)state;
     char path[] = "/tmp/loam-test-XXXXXX";
@@ -224,6 +242,7 @@ int main(void) {
         cmocka_unit_test(reader_error_sticks),
         cmocka_unit_test(arena_hands_out_zeroed_aligned_memory),
         cmocka_unit_test(json_errors_name_the_place),
+        cmocka_unit_test(json_bears_integers_beyond_64_bits),
         cmocka_unit_test(atomic_write_replaces_whole_files),
         cmocka_unit_test(hashes_equal_the_published_values),
         cmocka_unit_test(queue_is_bounded_and_first_in_first_out),

@@ -103,7 +103,8 @@ static void check_refused(const struct subject *subject, const char *name, const
     char *dot = strrchr(module, '.');
     if (dot)
         *dot = '\0';
-    if (!strstr(err.message, module))
+    // The table of embeddings tells the prefix of all names; without it, it is missed under the usual one.
+    if (!strstr(err.message, strstr(module, "embed_tokens") ? "embed_tokens" : module))
         fail_msg("%s: %s %s: the message does not name it: %s", subject->folder, name, change,
                  err.message);
 }
@@ -114,18 +115,44 @@ static json_t *with_shape(const json_t *header, const char *name, json_t *shape)
     return changed;
 }
 
+// Tensors that the family recognises and leaves alone: towers, draft heads, layers after the last.
+static bool is_left_alone(const struct subject *subject, const char *name, uint32_t n_layers) {
+    struct str all = str_from(name);
+    static const char *const PARTS[] = {"mtp.", "visual.", "vision_", "audio_", "embed_vision", "embed_audio"};
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++)
+        if (str_find(all, str_from(PARTS[i]), 0) != SIZE_MAX)
+            return true;
+    const char *layer = strstr(name, "layers.");
+    if (layer && (uint32_t)strtoul(layer + 7, NULL, 10) >= n_layers)
+        return true;
+    // Gemma 4's hub folders keep the projections of layers that share another's KV.
+    return strstr(subject->folder, "gemma4") && strstr(name, "self_attn.") &&
+           (strstr(name, ".k_") || strstr(name, ".v_"));
+}
+
 static void check_every_tensor(const char *folder, const char *folder_name) {
     (void)folder_name;
     struct subject subject;
     if (!subject_open(&subject, folder))
         return;
     struct err err = {0};
+    struct model_config *config = model_config_open(folder, &err);
+    check_ok(config, &err);
+    uint32_t n_layers = config->n_layers;
+    bool is_drafter = str_eq_c(config->root_model_type, "gemma4_assistant");
+    model_config_destroy(config);
+    if (is_drafter) { // refused by name: see the families' own tests
+        subject_close(&subject);
+        return;
+    }
     check_ok(loads(&subject, subject.header, &err), &err);
     const char *name;
     json_t *tensor;
     json_object_foreach(subject.header, name, tensor) {
         if (!json_is_array(json_object_get(tensor, "shape")))
             continue; // __metadata__
+        if (is_left_alone(&subject, name, n_layers))
+            continue;
         const json_t *shape = json_object_get(tensor, "shape");
         // Gone, and something else there instead.
         char other[512];
