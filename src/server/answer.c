@@ -47,6 +47,7 @@ static void answer_free(struct answer *a) {
         token_list_deinit(&a->prompts[i]);
     json_decref(a->tools);
     json_decref(a->keep);
+    free(a->prompts);
     free(a->bias);
     free(a->shown);
     free(a->choices);

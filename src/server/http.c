@@ -246,7 +246,11 @@ static void exchange_free(struct http_exchange *x) {
 static void on_gone(struct http_exchange *x) {
     http_post_fn *fn = x->gone_fn;
     void *user = x->gone_user;
+    struct evhttp_request *request = x->request;
     exchange_free(x);
+    // evhttp takes a request whose connection failed off it and leaves it to us; else the connection frees it.
+    if (!evhttp_request_get_connection(request))
+        evhttp_request_free(request);
     if (fn)
         fn(user);
 }

@@ -125,6 +125,13 @@ static void append_top(struct strbuf *out, const struct completion *c, const str
     strbuf_char(out, '}');
 }
 
+static size_t n_characters(struct str s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s.n; i++)
+        n += ((unsigned char)s.data[i] & 0xC0) != 0x80;
+    return n;
+}
+
 static void on_tokens(void *state, uint32_t idx, const struct sampled *tokens, size_t n) {
     struct completion *c = state;
     struct text_choice *choice = &c->choices[idx];
@@ -139,8 +146,9 @@ static void on_tokens(void *state, uint32_t idx, const struct sampled *tokens, s
             append_top(&choice->top_logprobs, c, &tokens[i]);
         else
             strbuf_append_c(&choice->top_logprobs, "null");
-        strbuf_printf(&choice->text_offset, "%s%zu", comma, echo_of(c, idx).n + choice->n_chars);
-        choice->n_chars += text.n;
+        strbuf_printf(&choice->text_offset, "%s%zu", comma,
+                      n_characters(echo_of(c, idx)) + choice->n_chars);
+        choice->n_chars += n_characters(text);
     }
 }
 
