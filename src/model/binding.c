@@ -292,6 +292,11 @@ static size_t n_elements(const struct tensor *tensor) {
     return tensor->data.n / dtype_bytes(tensor->dtype);
 }
 
+bool bind_expect_shape(struct binder *binder, const char *tensor_name, uint32_t n_dims,
+                       const uint64_t *dims, struct err *err) {
+    return weights_take_shaped(binder->weights, tensor_name, n_dims, dims, err) != NULL;
+}
+
 bool bind_values(struct binder *binder, const char *tensor_name, float *out, size_t n, struct err *err) {
     const struct tensor *tensor = weights_take(binder->weights, tensor_name, err);
     if (!tensor)

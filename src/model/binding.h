@@ -66,6 +66,11 @@ struct weight *bind_desc(struct binder *binder, const struct weight_desc *desc, 
 struct weight *bind_rows(struct binder *binder, const char *path, uint32_t n_out_total, uint32_t n_in,
                          const uint32_t *rows, uint32_t n_out, struct err *err);
 
+// Vectors are taken by their number of elements; where a file's tensor has more dimensions than one, this holds
+// them to what they must be. ERR_FORMAT naming both shapes.
+bool bind_expect_shape(struct binder *binder, const char *tensor_name, uint32_t n_dims,
+                       const uint64_t *dims, struct err *err);
+
 // A float32 vector of a dense tensor of n elements (any shape), each plus `add`. `from` of a longer
 // tensor of n_total elements; n_total 0 = n.
 float *bind_vector(struct binder *binder, const char *tensor_name, uint32_t n, float add, struct err *err);

@@ -358,15 +358,16 @@ bool block_bind_embeddings(struct model *model, struct binder *binder, struct er
     static const char *const HEADS[] = {"lm_head", "language_model.lm_head", "model.lm_head"};
     const char *head = NULL;
     for (size_t i = 0; !head && i < sizeof HEADS / sizeof *HEADS; i++) {
+        char scales_name[BIND_PATH_BYTES]; // a head that lost its weight is missed by its own name
         snprintf(weight_name, sizeof weight_name, "%s.weight", HEADS[i]);
-        if (bind_has(binder, weight_name))
+        snprintf(scales_name, sizeof scales_name, "%s.scales", HEADS[i]);
+        if (bind_has(binder, weight_name) || bind_has(binder, scales_name))
             head = HEADS[i];
     }
     if (c->tie_embeddings) {
         model->head = model->embed;
         if (head) { // written by some exporters although tied: the tie wins, as in the reference
-            snprintf(weight_name, sizeof weight_name, "%s.weight", head);
-            weights_ignore(binder->weights, weights_find(binder->weights, weight_name));
+            model_ignore(model, head);
         }
         return true;
     }

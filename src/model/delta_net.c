@@ -134,8 +134,13 @@ struct delta_net *delta_net_bind(struct model *model, struct binder *binder, uin
     uint32_t channels = n_channels(net);
     bind_path(binder, path, "layers.%u.linear_attn.out_proj", l);
     net->out = bind_linear(binder, path, model->config->d_model, delta_net_out_width(net), err);
-    bind_path(binder, path, "layers.%u.linear_attn.conv1d.weight", l); // [C, 1, K] or [C, K, 1]: one order
-    net->conv = net->out ? bind_vector(binder, path, channels * net->kernel, 0, err) : NULL;
+    bind_path(binder, path, "layers.%u.linear_attn.conv1d.weight", l);
+    // [C, 1, K] or [C, K, 1]: one order in memory.
+    bool hub = delta_net_is_hub_layout(model, binder);
+    const uint64_t dims[3] = {channels, hub ? 1 : net->kernel, hub ? net->kernel : 1};
+    if (!net->out || !bind_expect_shape(binder, path, 3, dims, err))
+        return NULL;
+    net->conv = bind_vector(binder, path, channels * net->kernel, 0, err);
     bind_path(binder, path, "layers.%u.linear_attn.A_log", l);
     net->a_log = net->conv ? bind_vector(binder, path, net->n_v_heads, 0, err) : NULL;
     bind_path(binder, path, "layers.%u.linear_attn.dt_bias", l);

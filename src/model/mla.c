@@ -217,7 +217,7 @@ struct mla *mla_bind(struct model *model, struct binder *binder, const struct ml
     }
     mla->dims = (struct mla_dims *)(uintptr_t)dims;
     const struct mla_dims *d = dims;
-    char path[BIND_PATH_BYTES], name[BIND_PATH_BYTES + 16];
+    char path[BIND_PATH_BYTES], name[BIND_PATH_BYTES];
     uint32_t n_q = d->n_heads * (d->nope + d->rope);
     if (d->q_lora) {
         bind_path(binder, path, "layers.%u.self_attn.q_a_proj", l);
@@ -237,9 +237,10 @@ struct mla *mla_bind(struct model *model, struct binder *binder, const struct ml
     mla->o = mla->kv_a_norm ? bind_linear(binder, path, c->d_model, d->n_heads * d->v, err) : NULL;
     if (!mla->o)
         return NULL;
-    bind_path(binder, path, "layers.%u.self_attn.embed_q", l);
-    snprintf(name, sizeof name, "%s.weight", path);
-    bool split = bind_has(binder, name);
+    // Either half tells that the folder has them apart.
+    bind_path(binder, name, "layers.%u.self_attn.embed_q.weight", l);
+    bind_path(binder, path, "layers.%u.self_attn.unembed_out.weight", l);
+    bool split = bind_has(binder, name) || bind_has(binder, path);
     bind_path(binder, path, "layers.%u.self_attn.kv_b_proj", l);
     if (!(split ? bind_split_kv_b(binder, mla, l, err) : bind_kv_b(binder, mla, path, err)))
         return NULL;

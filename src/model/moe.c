@@ -77,14 +77,25 @@ static bool read_config(const struct model *model, struct moe *moe, struct err *
 }
 
 // ---- Experts in their layouts -------------------------------------------------------------------
+// A layout is recognised by any of its tensors, so that one that is missing is missed by its name.
+static bool has_any(const struct binder *binder, const char *base, const char *const suffixes[], int n) {
+    for (int i = 0; i < n; i++) {
+        char name[BIND_PATH_BYTES + 32];
+        snprintf(name, sizeof name, "%s.%s", base, suffixes[i]);
+        if (bind_has(binder, name))
+            return true;
+    }
+    return false;
+}
+
 static bool bind_separate(struct binder *binder, struct moe *moe, uint32_t l, uint32_t d, struct err *err) {
     static const char *const DEFAULT_NAMES[3] = {"gate_proj", "up_proj", "down_proj"};
     const struct moe_traits *t = moe->traits;
     struct weight **lists[3] = {moe->gate, moe->up, moe->down};
-    char path[BIND_PATH_BYTES], probe[BIND_PATH_BYTES + 16];
-    bind_path(binder, path, "layers.%u.%s.%s", l, t->stacked, DEFAULT_NAMES[0]);
-    snprintf(probe, sizeof probe, "%s.weight", path);
-    bool stacked = bind_has(binder, probe);
+    static const char *const STACKED[] = {"gate_proj.weight", "up_proj.weight", "down_proj.weight"};
+    char path[BIND_PATH_BYTES];
+    bind_path(binder, path, "layers.%u.%s", l, t->stacked);
+    bool stacked = has_any(binder, path, STACKED, 3);
     for (int i = 0; i < 3; i++) {
         struct bind_shape shape = {.n_out = i == 2 ? d : moe->d_expert, .n_in = i == 2 ? moe->d_expert : d};
         for (uint32_t e = 0; e < moe->n_experts; e++) {
@@ -227,26 +238,36 @@ static bool bind_gpt_oss_mxfp4(struct binder *binder, struct moe *moe, const cha
     return true;
 }
 
+// [n_experts, n] as one vector.
+static float *bind_expert_vectors(struct binder *binder, const char *name, uint32_t n_experts, uint32_t n,
+                                  struct err *err) {
+    if (!bind_expect_shape(binder, name, 2, (const uint64_t[]){n_experts, n}, err))
+        return NULL;
+    return bind_vector(binder, name, n_experts * n, 0, err);
+}
+
 // The biases of gpt-oss's experts: interleaved [E, 2 ff] and [E, d], or one a projection (MLX).
 static bool bind_gpt_oss_biases(struct model *model, struct binder *binder, struct moe *moe,
                                 const char *base, uint32_t d, struct err *err) {
     uint32_t ff = moe->d_expert, n = moe->n_experts;
     char name[BIND_PATH_BYTES + 32];
-    snprintf(name, sizeof name, "%s.gate_proj.bias", base);
-    if (bind_has(binder, name)) {
-        moe->gate_bias = bind_vector(binder, name, n * ff, 0, err);
+    static const char *const SPLIT[] = {"gate_proj.bias", "up_proj.bias", "down_proj.bias"};
+    if (has_any(binder, base, SPLIT, 3)) {
+        snprintf(name, sizeof name, "%s.gate_proj.bias", base);
+        moe->gate_bias = bind_expert_vectors(binder, name, n, ff, err);
         snprintf(name, sizeof name, "%s.up_proj.bias", base);
-        moe->up_bias = moe->gate_bias ? bind_vector(binder, name, n * ff, 0, err) : NULL;
+        moe->up_bias = moe->gate_bias ? bind_expert_vectors(binder, name, n, ff, err) : NULL;
         snprintf(name, sizeof name, "%s.down_proj.bias", base);
-        moe->down_bias = moe->up_bias ? bind_vector(binder, name, n * d, 0, err) : NULL;
+        moe->down_bias = moe->up_bias ? bind_expert_vectors(binder, name, n, d, err) : NULL;
         return moe->down_bias != NULL;
     }
     snprintf(name, sizeof name, "%s.down_proj_bias", base);
-    moe->down_bias = bind_vector(binder, name, n * d, 0, err);
+    moe->down_bias = bind_expert_vectors(binder, name, n, d, err);
     float *both = moe->down_bias ? model_store_host(binder->store, (size_t)4 * n * ff * sizeof *both, err)
                                  : NULL;
     snprintf(name, sizeof name, "%s.gate_up_proj_bias", base);
-    if (!both || !bind_values(binder, name, both, (size_t)2 * n * ff, err))
+    if (!both || !bind_expect_shape(binder, name, 2, (const uint64_t[]){n, 2 * (uint64_t)ff}, err) ||
+        !bind_values(binder, name, both, (size_t)2 * n * ff, err))
         return false;
     float *apart = both + (size_t)2 * n * ff;
     for (size_t i = 0; i < (size_t)n * ff; i++) {
@@ -266,16 +287,17 @@ static bool bind_gpt_oss_biases(struct model *model, struct binder *binder, stru
 
 static bool bind_gpt_oss(struct model *model, struct binder *binder, struct moe *moe, uint32_t l, uint32_t d,
                          struct err *err) {
-    char base[BIND_PATH_BYTES], name[BIND_PATH_BYTES + 32];
+    char base[BIND_PATH_BYTES];
     bind_path(binder, base, "layers.%u.%s", l, moe->traits->experts);
     if (!bind_gpt_oss_biases(model, binder, moe, base, d, err))
         return false;
-    snprintf(name, sizeof name, "%s.gate_up_proj_blocks", base);
-    if (bind_has(binder, name))
+    static const char *const BLOCKS[] = {"gate_up_proj_blocks", "gate_up_proj_scales", "down_proj_blocks",
+                                         "down_proj_scales"};
+    static const char *const DENSE[] = {"gate_up_proj", "down_proj"};
+    if (has_any(binder, base, BLOCKS, 4))
         return bind_gpt_oss_mxfp4(binder, moe, base, d, err);
-    snprintf(name, sizeof name, "%s.gate_up_proj", base);
-    return bind_has(binder, name) ? bind_gpt_oss_dense(binder, moe, base, d, err)
-                                  : bind_separate(binder, moe, l, d, err);
+    return has_any(binder, base, DENSE, 2) ? bind_gpt_oss_dense(binder, moe, base, d, err)
+                                           : bind_separate(binder, moe, l, d, err);
 }
 
 static bool bind_shared(struct binder *binder, struct moe *moe, uint32_t l, uint32_t d, struct err *err) {
@@ -338,10 +360,10 @@ struct moe *moe_bind(struct model *model, struct binder *binder, const struct mo
     }
     bool bound = traits->layout == MOE_GPT_OSS ? bind_gpt_oss(model, binder, moe, l, d, err) : true;
     if (traits->layout == MOE_FUSED) { // MLX splits it into stacked projections
-        bind_path(binder, path, "layers.%u.%s", l, traits->fused_up);
-        snprintf(name, sizeof name, "%s.weight", path);
-        bound = bind_has(binder, path) || bind_has(binder, name) ? bind_fused(binder, moe, l, d, err)
-                                                                : bind_separate(binder, moe, l, d, err);
+        bind_path(binder, path, "layers.%u", l);
+        const char *fused[] = {traits->fused_up, traits->fused_down};
+        bound = has_any(binder, path, fused, 2) ? bind_fused(binder, moe, l, d, err)
+                                                : bind_separate(binder, moe, l, d, err);
     } else if (traits->layout == MOE_SEPARATE) {
         bound = bind_separate(binder, moe, l, d, err);
     }
