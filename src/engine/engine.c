@@ -33,6 +33,7 @@ struct gen_ticket {
     uint32_t n_shown;
     struct arena arena; // owns stops and shown
     bool ignore_eos;
+    struct grammar_state *grammar; // NULL = any text
     struct sampler *sampler;
     struct detokenizer *detok; // NULL without a tokenizer
     struct strbuf pending;     // text that is settled but may begin a stop string
@@ -65,6 +66,7 @@ struct engine {
     struct gen_ticket **running; // [n_rows], in order of admission
     struct gen_ticket **waiting; // [n_waiting_max + n_rows], first in first out
     uint32_t n_running, n_waiting, n_waiting_max;
+    uint32_t *mask;       // [ceil(n_vocab / 32)] of the tokens that a grammar allows next
     uint32_t *free_slots; // recurrent state slots; stack
     uint32_t n_free_slots;
 
@@ -82,6 +84,7 @@ static void ticket_free(struct gen_ticket *t) {
     if (!t)
         return;
     sampler_destroy(t->sampler);
+    grammar_state_destroy(t->grammar);
     detokenizer_destroy(t->detok);
     strbuf_deinit(&t->pending);
     arena_deinit(&t->arena);
@@ -149,6 +152,9 @@ static struct gen_ticket *ticket_create(const struct engine *engine, const struc
             goto nomem;
     t->sampler = sampler_create(&r->sampling, engine->n_vocab, err);
     if (!t->sampler)
+        goto failed;
+    t->grammar = r->grammar ? grammar_state_create(r->grammar, err) : NULL;
+    if (r->grammar && !t->grammar)
         goto failed;
     if (engine->tokenizer) {
         t->detok = detokenizer_create(engine->tokenizer, !r->show_special && r->n_shown == 0, err);
@@ -396,12 +402,15 @@ static bool is_shown(const struct engine *engine, const struct gen_ticket *t, to
 // Deliver a sampled token; true if the request is over (and gone).
 static bool deliver(struct engine *engine, struct gen_ticket *t, const struct sampled *token) {
     bool eos = !t->ignore_eos && is_eos(engine, token->id);
+    if (t->grammar)
+        eos |= !grammar_state_advance(t->grammar, token->id);
+    bool complete = t->grammar && grammar_state_is_complete(t->grammar);
     t->usage.n_generated++;
     if (t->detok && !eos && is_shown(engine, t, token->id) &&
         !detokenizer_push(t->detok, token->id, &t->pending))
         t->pending.failed = true;
     t->tokens[t->n_tokens++] = token->id;
-    bool over = eos || t->n_tokens == t->n_tokens_max;
+    bool over = eos || complete || t->n_tokens == t->n_tokens_max;
     if (over && t->detok && !detokenizer_finish(t->detok, &t->pending))
         t->pending.failed = true;
     if (t->pending.failed) {
@@ -422,7 +431,7 @@ static bool deliver(struct engine *engine, struct gen_ticket *t, const struct sa
                               .text = ready ? str_slice(pending, 0, ready) : (struct str){0}};
     t->on_event(&event, t->user);
     if (stopped || over) {
-        finish(engine, t, stopped ? FINISH_STOP_TEXT : eos ? FINISH_STOP : FINISH_LENGTH, (struct str){0},
+        finish(engine, t, stopped ? FINISH_STOP_TEXT : eos || complete ? FINISH_STOP : FINISH_LENGTH, (struct str){0},
                stopped ? t->stops[found] : (struct str){0}, NULL);
         return true;
     }
@@ -448,15 +457,17 @@ static void sample_rows(struct engine *engine, const float *logits) {
             t->usage.prefill_ms = (double)(now - t->started_ns) / 1e6;
         }
         struct sampled token;
-        bool over;
-        if (sampler_sample(t->sampler, logits + (size_t)t->logits_idx * engine->n_vocab, NULL,
-                           t->n_tokens - t->n_prompt, &token)) {
+        struct err err = {0};
+        bool over = true;
+        const uint32_t *mask = t->grammar ? engine->mask : NULL;
+        if (t->grammar && !grammar_state_mask(t->grammar, engine->mask, &err)) {
+            finish_plain(engine, t, FINISH_ERROR, &err);
+        } else if (sampler_sample(t->sampler, logits + (size_t)t->logits_idx * engine->n_vocab, mask,
+                                  t->n_tokens - t->n_prompt, &token)) {
             over = deliver(engine, t, &token);
         } else {
-            struct err err = {0};
-            err_set(&err, ERR_INTERNAL, "the model's logits are not numbers");
+            err_set(&err, ERR_INTERNAL, mask ? "no token fits the grammar" : "the model's logits are not numbers");
             finish_plain(engine, t, FINISH_ERROR, &err);
-            over = true;
         }
         if (over)
             remove_at(engine->running, &engine->n_running, i);
@@ -545,10 +556,11 @@ static bool allocate(struct engine *engine, struct err *err) {
     if (!engine->kv || !engine->inbox ||
         !step_builder_init(&engine->step, limits->n_tokens, limits->n_rows, limits->n_logits, err))
         return false;
+    engine->mask = calloc((engine->n_vocab + 31) / 32, sizeof *engine->mask);
     engine->running = calloc(limits->n_rows, sizeof(struct gen_ticket *));
     engine->waiting = calloc(n_live_max, sizeof(struct gen_ticket *));
     engine->free_slots = calloc(max_u32(limits->n_state_slots, 1), sizeof(uint32_t));
-    if (!engine->running || !engine->waiting || !engine->free_slots)
+    if (!engine->mask || !engine->running || !engine->waiting || !engine->free_slots)
         return err_set(err, ERR_NOMEM, "out of memory for the engine");
     for (uint32_t i = 0; i < limits->n_state_slots; i++)
         engine->free_slots[engine->n_free_slots++] = limits->n_state_slots - 1 - i;
@@ -600,6 +612,7 @@ void engine_destroy(struct engine *engine) {
     queue_destroy(engine->inbox);
     step_builder_deinit(&engine->step);
     pthread_mutex_destroy(&engine->stats_lock);
+    free(engine->mask);
     free(engine->running);
     free(engine->waiting);
     free(engine->free_slots);

@@ -7,6 +7,7 @@
 #ifndef LOAM_ENGINE_ENGINE_H
 #define LOAM_ENGINE_ENGINE_H
 #include "engine/plan.h"
+#include "grammar/grammar.h"
 #include "sample/sampler.h"
 #include "tokenizer/tokenizer.h"
 
@@ -67,6 +68,7 @@ struct gen_request {
     bool show_special; // special tokens appear in the text
     const token_id *shown; // [n_shown], copied: special tokens that appear in the text though others do not
     uint32_t n_shown;
+    struct grammar *grammar; // that the text must follow, NULL = any; a reference is taken. Its end ends the text
     gen_event_fn *on_event;
     void *user;
 };

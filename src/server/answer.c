@@ -47,6 +47,7 @@ static void answer_free(struct answer *a) {
         token_list_deinit(&a->prompts[i]);
     json_decref(a->tools);
     json_decref(a->keep);
+    grammar_release(a->fields.grammar);
     free(a->prompts);
     free(a->bias);
     free(a->shown);
@@ -92,7 +93,8 @@ static bool start_choices(struct answer *a, struct err *err) {
         struct gen_request request = {
             .prompt = prompt->ids, .n_prompt = (uint32_t)prompt->n, .max_tokens = a->fields.max_tokens,
             .sampling = a->fields.sampling, .stops = a->fields.stops, .n_stops = a->fields.n_stops,
-            .ignore_eos = a->fields.ignore_eos, .shown = a->shown, .n_shown = a->n_shown};
+            .ignore_eos = a->fields.ignore_eos, .shown = a->shown, .n_shown = a->n_shown,
+            .grammar = a->fields.grammar};
         uint32_t of_prompt = a->n_started % a->fields.n;
         if (of_prompt) // the first choice is the one that n = 1 gives
             request.sampling.seed = hash_u64(request.sampling.seed + of_prompt);
@@ -198,6 +200,8 @@ bool answer_start(struct server *server, struct http_exchange *exchange, const s
                          .n_choices = o->n_prompts * o->fields->n, .format = o->format,
                          .tools = json_incref((json_t *)(uintptr_t)o->tools), .keep = json_incref(o->keep),
                          .reasoning_open = o->reasoning_open};
+    if (a->fields.grammar)
+        grammar_acquire(a->fields.grammar);
     a->choices = calloc(a->n_choices, sizeof *a->choices);
     a->prompts = calloc(a->n_prompts, sizeof *a->prompts);
     a->shown = o->format ? calloc(64, sizeof *a->shown) : NULL;

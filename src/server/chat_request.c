@@ -307,7 +307,8 @@ bool chat_request_start(struct server *server, struct http_exchange *exchange, c
     struct answer_options options = {
         .fields = &r->fields, .prompts = &prompt, .n_prompts = 1, .format = server->format,
         .tools = tools_for_model(r), .keep = body,
-        .reasoning_open = output_format_reasoning_open(server->format, strbuf_str(&text))};
+        .reasoning_open = !r->fields.grammar && // then all is the answer
+                          output_format_reasoning_open(server->format, strbuf_str(&text))};
     if (n_prompt)
         *n_prompt = (uint32_t)prompt.n;
     bool ok = answer_start(server, exchange, &options, surface, state, &error->err);

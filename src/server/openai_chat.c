@@ -311,7 +311,8 @@ void openai_chat(struct http_exchange *exchange, void *user) {
     struct chat_request r = {0};
     struct chat *c = NULL;
     json_t *body = request_body(exchange, &error);
-    if (!body || !openai_chat_read(server, body, &r, &error)) {
+    if (!body || !openai_chat_read(server, body, &r, &error) ||
+        !request_grammar(server, body, NULL, &r.fields, &error)) {
         request_refuse(exchange, &error);
         goto out;
     }

@@ -335,6 +335,7 @@ void openai_completions(struct http_exchange *exchange, void *user) {
     // OpenAI's default of 16 tokens is not kept: a local server that stops there only puzzles.
     bool ok = body && request_fields(server, body, &fields, &error) &&
               request_completion_fields(body, &fields, &error) && read_logprobs(body, &fields, &error) &&
+              request_grammar(server, body, NULL, &fields, &error) &&
               read_prompts(server, body, &prompts, &error);
     uint32_t n_choices = ok ? prompts.n * fields.n : 0;
     if (ok) {

@@ -445,7 +445,9 @@ static bool read_request(struct responses *r, const json_t *body, struct chat_re
     if (max_tokens)
         chat->fields.max_tokens = (uint32_t)max_tokens;
     r->stream = chat->fields.stream;
-    return read_input(r, body, chat, error) && read_tools(chat, body, error) &&
+    const json_t *format = request_given(request_given(body, "text"), "format");
+    return request_grammar(r->server, body, format, &chat->fields, error) &&
+           read_input(r, body, chat, error) && read_tools(chat, body, error) &&
            chat_request_variables(chat, r->server, body, request_given(reasoning, "effort"), error) &&
            chat_request_check(chat, error) && make_object(r, body, chat, error);
 }

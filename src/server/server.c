@@ -141,6 +141,8 @@ void server_destroy(struct server *server) {
         return;
     http_destroy(server->http);
     response_store_destroy(server->responses);
+    grammar_cache_destroy(server->grammars);
+    grammar_vocab_destroy(server->grammar_vocab);
     free(server);
 }
 

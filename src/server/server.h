@@ -38,6 +38,8 @@ struct server {
     struct guard guard;
     struct metrics metrics;
     struct response_store *responses;
+    struct grammar_vocab *grammar_vocab; // with `grammars` made for the first request that asks
+    struct grammar_cache *grammars;
     uint64_t started_unix; // seconds
     bool stopping;
     uint64_t stop_deadline_ns;

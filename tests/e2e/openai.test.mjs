@@ -248,3 +248,26 @@ test('SIGTERM lets running answers finish and exits 0', async () => {
   assert.equal(finish, 'length');
   assert.deepEqual(await second.exited, { code: 0, signal: null });
 });
+
+test('structured output: schemas, choices, expressions', async () => {
+  const schema = { type: 'object', properties: { name: { enum: ['Romeo', 'Juliet'] }, age: { type: 'integer', minimum: 1, maximum: 99 } },
+    required: ['name', 'age'], additionalProperties: false };
+  const ask = { max_tokens: 1500, temperature: 0.7 };
+  const format = { type: 'json_schema', json_schema: { name: 'person', schema, strict: true } };
+  for (let seed = 0; seed < 5; seed++) {
+    const { choices: [choice] } = await chat({ ...ask, seed, response_format: format });
+    const value = JSON.parse(choice.message.content);
+    assert.ok(['Romeo', 'Juliet'].includes(value.name) && value.age >= 1 && value.age <= 99);
+    assert.equal(choice.finish_reason, 'stop');
+  }
+  const streamed = await collect(await chat({ ...ask, response_format: format, stream: true }));
+  JSON.parse(streamed.text);
+  const picked = await chat({ ...ask, guided_choice: ['yes', 'no'] });
+  assert.match(picked.choices[0].message.content, /^(yes|no)$/);
+  const matched = await client.completions.create({ model: 'x', prompt: 'a', max_tokens: 50, guided_regex: '[0-9]{3}-[a-f]{2}' });
+  assert.match(matched.choices[0].text, /^[0-9]{3}-[a-f]{2}$/);
+  const response = await client.responses.create({ model: "x", input: "Who?", seed: 3, text: { format: { type: 'json_schema', name: 'p', schema } } });
+  JSON.parse(response.output_text);
+  await assert.rejects(chat({ guided_regex: '(' }), { status: 400, param: 'guided_regex' });
+  await assert.rejects(chat({ response_format: { type: 'xml' } }), { status: 400, param: 'response_format' });
+});
