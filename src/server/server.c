@@ -108,8 +108,9 @@ void server_attach(struct server *server, const struct bundle *bundle, struct en
 
 static void stop_when_drained(void *user) {
     struct server *server = user;
-    if (server->stopping &&
-        (http_n_open(server->http) == 0 || clock_ns() > server->stop_deadline_ns))
+    // The last answer is made, but its bytes may not be on their way yet: two more looks.
+    server->n_idle_looks = http_n_open(server->http) == 0 ? server->n_idle_looks + 1 : 0;
+    if (server->n_idle_looks > 2 || clock_ns() > server->stop_deadline_ns)
         http_stop(server->http);
 }
 
@@ -125,7 +126,6 @@ static void on_stop_signal(void *user) {
     server->stop_deadline_ns = clock_ns() + (uint64_t)drain_ms * 1000000;
     http_accept_no_more(server->http);
     engine_drain(server->engine);
-    stop_when_drained(server);
     // Only now is there something to look for again and again: an idle server has no timer.
     http_every(server->http, 20, stop_when_drained, server);
 }

@@ -43,6 +43,7 @@ struct server {
     uint64_t started_unix; // seconds
     bool stopping;
     uint64_t stop_deadline_ns;
+    uint32_t n_idle_looks; // in a row that found no open exchange, while stopping
 };
 
 // Bind (first: a taken port is told before anything else is done), answering nothing yet.
