@@ -138,15 +138,15 @@ static json_t *parse(struct str text, size_t flags, const char *what, struct err
     parsing.failed = false;
     json_error_t where;
     json_t *value = json_load_callback(feed, &text, flags | JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    bool too_long = !value && !parsing.failed && json_error_code(&where) == json_error_numeric_overflow;
     if (parsing.failed) {
         json_decref(value);
         value = NULL;
         err_set(err, ERR_NOMEM, "%s: out of memory", what);
-    } else if (!value) {
+    } else if (!value && !too_long) {
         err_set(err, ERR_FORMAT, "%s: not valid JSON: line %d column %d: %s", what, where.line,
                 where.column, where.text);
     }
-    bool too_long = !value && !parsing.failed && json_error_code(&where) == json_error_numeric_overflow;
     free(parsing.reserve);
     parsing.reserve = NULL;
     return too_long ? parse_with_reals(whole, flags, what, err) : value;

@@ -62,10 +62,6 @@ static expr_id front_end(struct grammar *g, struct exprs *x, const struct gramma
     switch (spec->kind) {
     case GRAMMAR_JSON_SCHEMA: {
         json_t *json = json_parse(spec->text, "schema", err);
-        if (!json && spec->text.n && // once more, with integers beyond 64 bits as reals
-            (json = json_loadb(spec->text.data, spec->text.n,
-                               JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL)))
-            err_clear(err);
         if (!json) {
             if (err->code == ERR_FORMAT)
                 err->code = ERR_INVALID;

@@ -73,7 +73,9 @@ static double plan_error(const char *folder, enum kv_kind kv, uint32_t ctx_len, 
     double planned = (double)(plan.kv_bytes + plan.state_bytes + plan.workspace_bytes);
     model_destroy(model);
     own->ops->close(own);
-    return fabs(measured - planned) / planned;
+    // The heap grows by 132 KiB at a time, which a model of a few MiB sees as a percent: not the plan's doing.
+    enum { HEAP_STEP_BYTES = 132 * 1024 };
+    return fmax(fabs(measured - planned) - HEAP_STEP_BYTES, 0) / planned;
 }
 
 static void zoo_models_take_what_was_planned(void **state) {
@@ -299,6 +301,9 @@ static void kv_config_names_layers_or_is_refused(void **state) {
 }
 
 int main(void) {
+    // Large allocations get mappings of their own and give them back: what one model freed must not be what the
+    // next one is measured by. (glibc raises the threshold as it goes unless it is set.)
+    mallopt(M_MMAP_THRESHOLD, 32 * 1024);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(zoo_models_take_what_was_planned),
         cmocka_unit_test(model_of_a_billion_is_planned_and_described),
