@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-
 struct gen_job {
     struct server *server;
     bool want_tokens;
@@ -83,18 +82,22 @@ static void keep_token(struct gen_job *job, const struct sampled *token) {
     job->tokens[job->n_tokens++] = *token;
 }
 
-// Any thread: send a take() if there is something for it. A token without text (a held-back character) is
-// no news.
-static void post_news(struct gen_job *job) {
-    pthread_mutex_lock(&job->lock);
+// True if a take() must be sent: there is something for it and none is on its way. A token without text (a
+// held-back character) is no news. The caller then sends it, without the lock.
+static bool claim_take_locked(struct gen_job *job) {
     bool post = !job->posted && (job->done || job->text.n);
     job->posted |= post;
+    return post;
+}
+
+// Any thread, only after claim_take_locked() said so: until this take() runs nobody frees the job. Without the
+// claim the job must not be touched once the lock is gone: a take() on its way may see `done` and free it.
+static void send_take(struct gen_job *job) {
+    if (http_post(job->server->http, take, job))
+        return;
+    pthread_mutex_lock(&job->lock);
+    job->posted = false; // out of memory: the next token tries again
     pthread_mutex_unlock(&job->lock);
-    if (post && !http_post(job->server->http, take, job)) {
-        pthread_mutex_lock(&job->lock);
-        job->posted = false; // out of memory: the next token tries again
-        pthread_mutex_unlock(&job->lock);
-    }
 }
 
 // On the engine thread.
@@ -112,8 +115,10 @@ static void on_event(const struct gen_event *event, void *user) {
             job->err = *event->err;
         strbuf_append(&job->stop_text, event->stop_text);
     }
+    bool claimed = claim_take_locked(job);
     pthread_mutex_unlock(&job->lock);
-    post_news(job);
+    if (claimed)
+        send_take(job);
 }
 
 void gen_job_abandon(struct gen_job *job) {
@@ -126,8 +131,13 @@ void gen_job_hold(struct gen_job *job, bool hold) {
     if (job->held == hold)
         return;
     job->held = hold;
-    if (!hold)
-        post_news(job);
+    if (hold)
+        return;
+    pthread_mutex_lock(&job->lock);
+    bool claimed = claim_take_locked(job);
+    pthread_mutex_unlock(&job->lock);
+    if (claimed)
+        send_take(job);
 }
 
 struct gen_job *gen_job_start(struct server *server, struct gen_request *request, gen_delta_fn *fn,
