@@ -37,6 +37,6 @@ struct bytes builtin_file(const char *name) {
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (strcmp(files[i].name, name) == 0)
             return (struct bytes){files[i].begin, (size_t)(files[i].end - files[i].begin)};
-    assert(!"no such built-in file");
+    assert(false && "no such built-in file");
     return (struct bytes){0};
 }

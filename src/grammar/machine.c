@@ -360,7 +360,7 @@ static bool close_over(struct machine *m, expr_id e, uint32_t k, uint32_t depth)
         return close_over(m, expr_cat(x, body, expr_cat(x, more, tail)), k, depth + 1) | accepts;
     }
     default:
-        assert(!"only rules, choices and repeats are not regular");
+        assert(false && "only rules, choices and repeats are not regular");
         return false;
     }
 }
