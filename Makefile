@@ -38,7 +38,7 @@ tsan:
 	ninja -C build-tsan
 	scripts/test build-tsan
 
-# Both compilers without a warning, then clang-tidy's and cppcheck's findings where they are installed.
+# clang without a warning, headers alone, rooms.
 lint:
 	scripts/lint
 
