@@ -134,18 +134,14 @@ void request_new_id(const char *prefix, char *out, size_t n) {
 
 bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
                     struct request_error *error) {
-    const struct generation_defaults *model = &model_config_of(server->bundle->model)->generation;
     const struct server_options *o = &server->options;
-    *out = (struct generation_fields){.sampling = sampler_params_default()};
+    *out = (struct generation_fields){.sampling = bundle_sampling(server->bundle)};
     // The request, else the operator, else the model's authors, else loam.
-    bool samples = !model->do_sample_given || model->do_sample;
-    double temperature = o->temperature >= 0       ? o->temperature
-                         : !samples                ? 0
-                         : model->temperature >= 0 ? (double)model->temperature
-                                                   : 0.7;
-    double top_p = o->top_p >= 0 ? o->top_p : model->top_p >= 0 ? (double)model->top_p : 1;
-    double min_p = o->min_p >= 0 ? o->min_p : model->min_p >= 0 ? (double)model->min_p : 0;
-    int64_t top_k = o->top_k >= 0 ? o->top_k : model->top_k >= 0 ? model->top_k : 0;
+    const struct sampler_params *model = &out->sampling;
+    double temperature = o->temperature >= 0 ? o->temperature : (double)model->temperature;
+    double top_p = o->top_p >= 0 ? o->top_p : (double)model->top_p;
+    double min_p = o->min_p >= 0 ? o->min_p : (double)model->min_p;
+    int64_t top_k = o->top_k >= 0 ? o->top_k : model->top_k;
     int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : 0, seed = 0;
     if (!request_real(body, "temperature", 0, 5, &temperature, error) ||
         !request_real(body, "top_p", 0, 1, &top_p, error) ||
