@@ -39,18 +39,6 @@ const char *loam_version(void) {
     return LOAM_VERSION;
 }
 
-static bool kv_kind_of(const char *name, enum kv_kind *out, struct err *err) {
-    static const char *const NAMES[] = {"f32", "f16", "bf16", "q8", "q4"};
-    static const enum kv_kind KINDS[] = {KV_F32, KV_F16, KV_BF16, KV_Q8, KV_Q4};
-    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-        if (strcmp(name, NAMES[i]) == 0) {
-            *out = KINDS[i];
-            return true;
-        }
-    }
-    return err_set(err, ERR_INVALID, "kv_dtype is one of bf16, f16, f32, q8, q4, not \"%s\"", name);
-}
-
 loam_model *loam_open(const struct loam_options *o, struct loam_error *error) {
     struct err err = {0};
     struct loam_model *model = calloc(1, sizeof *model);
@@ -62,7 +50,7 @@ loam_model *loam_open(const struct loam_options *o, struct loam_error *error) {
                                     .memory_budget_bytes = o->memory_budget};
     if (!model)
         err_set(&err, ERR_NOMEM, "out of memory for a model");
-    else if ((!o->kv_dtype || kv_kind_of(o->kv_dtype, &options.model.kv, &err)) &&
+    else if ((!o->kv_dtype || kv_kind_parse(o->kv_dtype, &options.model.kv, &err)) &&
              bundle_open(&model->bundle, &options, &err))
         model->engine = engine_create(model->bundle.model, model->bundle.tokenizer, &engine, &err);
     if (model && model->engine)

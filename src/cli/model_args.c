@@ -10,17 +10,6 @@ struct model_args model_args_default(void) {
     return (struct model_args){.device = "auto", .math = "fast", .kv_dtype = "bf16"};
 }
 
-static enum kv_kind kv_kind_of(const char *name) {
-    static const struct {
-        const char *name;
-        enum kv_kind kind;
-    } KINDS[] = {{"f32", KV_F32}, {"bf16", KV_BF16}, {"f16", KV_F16}, {"q8", KV_Q8}, {"q4", KV_Q4}};
-    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
-        if (strcmp(name, KINDS[i].name) == 0)
-            return KINDS[i].kind;
-    return KV_BF16; // cli_parse lets only the names above through
-}
-
 bool model_args_resolve(const struct model_args *args, const char *positional, char *folder,
                         struct bundle_options *options, struct err *err) {
     const char *model = args->model ? args->model : positional;
@@ -28,12 +17,15 @@ bool model_args_resolve(const struct model_args *args, const char *positional, c
         return err_set(err, ERR_INVALID, "--builtin and the model \"%s\" exclude each other", model);
     if (!args->builtin && !model)
         return err_set(err, ERR_INVALID, "which model? Give a folder or a name, or --builtin");
+    enum kv_kind kv;
+    if (!kv_kind_parse(args->kv_dtype, &kv, err))
+        return false;
     *options = (struct bundle_options){
         .backend_name = args->device,
         .backend = {.n_threads = (uint32_t)args->n_threads, .pin_threads = args->pin,
                     .math = strcmp(args->math, "exact") == 0 ? MATH_EXACT : MATH_FAST,
                     .cpu_level = args->cpu_level, .device = -1},
-        .model = {.kv = kv_kind_of(args->kv_dtype)},
+        .model = {.kv = kv},
     };
     if (args->builtin)
         return true;

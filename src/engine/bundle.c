@@ -92,6 +92,18 @@ void bundle_close(struct bundle *bundle) {
     *bundle = (struct bundle){0};
 }
 
+bool kv_kind_parse(const char *name, enum kv_kind *out, struct err *err) {
+    static const char *const NAMES[] = {"f32", "f16", "bf16", "q8", "q4"};
+    static const enum kv_kind KINDS[] = {KV_F32, KV_F16, KV_BF16, KV_Q8, KV_Q4};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (strcmp(name, NAMES[i]) == 0) {
+            *out = KINDS[i];
+            return true;
+        }
+    }
+    return err_set(err, ERR_INVALID, "kv_dtype is one of bf16, f16, f32, q8, q4, not \"%s\"", name);
+}
+
 struct sampler_params bundle_sampling(const struct bundle *bundle) {
     const struct generation_defaults *d = &model_config_of(bundle->model)->generation;
     struct sampler_params p = sampler_params_default();

@@ -30,6 +30,9 @@ struct bundle {
 bool bundle_open(struct bundle *bundle, const struct bundle_options *options, struct err *err);
 void bundle_close(struct bundle *bundle); // a zeroed one is allowed
 
+// The KV kind of a name that people write: "bf16", "f16", "f32", "q8", "q4". ERR_INVALID lists them.
+bool kv_kind_parse(const char *name, enum kv_kind *out, struct err *err);
+
 // How to sample when nobody says otherwise: as the model's authors ask (generation_config.json), else at
 // temperature 0.7.
 struct sampler_params bundle_sampling(const struct bundle *bundle);
