@@ -39,8 +39,9 @@ static bool port_is_free(const struct serve_args *args, struct err *err) {
     return false;
 }
 
-static void print_banner(const struct bundle *bundle, const struct engine *engine) {
-    const struct engine_plan *plan = engine_plan_of(engine);
+static void print_banner(const struct served *served) {
+    const struct bundle *bundle = &served->bundle;
+    const struct engine_plan *plan = engine_plan_of(served->engine);
     char device[256];
     bundle->be->ops->describe(bundle->be, device, sizeof device);
     fprintf(stderr, "loam %s serves %s on %s\n", LOAM_VERSION, bundle->name, device);
@@ -109,6 +110,7 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
         return false;
     struct bundle bundle = {0};
     struct engine *engine = NULL;
+    struct served *served = NULL;
     bool opened = model_args_open(&with_default, positional, false, &bundle, err);
     if (!opened && with_default.model == picked) { // nobody asked for that one: the demo serves at least
         fprintf(stderr, "loam serve: cannot serve a downloaded model: %s\n", err->message);
@@ -124,10 +126,14 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
             .memory_budget_bytes = (uint64_t)(args->memory_budget_gb * 1e9),
             .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9)};
         engine = engine_create(bundle.model, bundle.tokenizer, &engine_options, err);
+        if (!engine)
+            bundle_close(&bundle);
     }
-    if (engine) {
-        server_attach(server, &bundle, engine);
-        print_banner(&bundle, engine);
+    if (engine)
+        served = served_create(&bundle, engine, err);
+    if (served) {
+        server_attach(server, served);
+        print_banner(served);
         if (args->unix_path)
             fprintf(stderr, "ready unix:%s\n", args->unix_path);
         else
@@ -135,11 +141,8 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
                     args->tls_cert ? "https" : "http", args->host, server_port(server));
         server_run(server);
     }
-    bool ok = engine != NULL;
-    engine_destroy(engine); // first: its last events still find the event loop
     server_destroy(server);
-    bundle_close(&bundle);
-    return ok;
+    return served != NULL;
 }
 
 int cmd_serve(int argc, char **argv) {

@@ -18,6 +18,7 @@ struct choice {
 
 struct answer {
     struct server *server;
+    struct served *served; // a reference
     struct http_exchange *exchange;
     const struct answer_surface *surface;
     void *state;
@@ -52,6 +53,7 @@ static void answer_free(struct answer *a) {
     free(a->bias);
     free(a->shown);
     free(a->choices);
+    served_release(a->served);
     free(a);
 }
 
@@ -65,8 +67,10 @@ static void end(struct answer *a, const struct err *err) {
     const struct answer_surface *surface = a->surface;
     void *state = a->state;
     struct answer_usage usage = a->usage;
+    struct served *served = served_acquire(a->served); // the surface still speaks of it
     answer_free(a);
     surface->done(state, &usage, err);
+    served_release(served);
 }
 
 static void on_drained(void *user) {
@@ -107,7 +111,7 @@ static bool start_choices(struct answer *a, struct err *err) {
             if (!c->parser)
                 return false;
         }
-        c->job = gen_job_start(a->server, &request, on_delta, c, err);
+        c->job = gen_job_start(a->server, a->served, &request, on_delta, c, err);
         if (!c->job)
             return err->code == ERR_BUSY && a->n_started > a->n_done; // one of ours will make room
         a->n_started++;
@@ -124,7 +128,7 @@ static void count_end(struct answer *a, struct choice *c, const struct gen_usage
     if (c->reasoning.n) {
         struct token_list ids = {0};
         struct err ignored;
-        if (tokenizer_encode(a->server->bundle->tokenizer, strbuf_str(&c->reasoning), 0, &ids, &ignored))
+        if (tokenizer_encode(a->served->bundle.tokenizer, strbuf_str(&c->reasoning), 0, &ids, &ignored))
             a->usage.n_reasoning += ids.n < usage->n_generated ? (uint32_t)ids.n : usage->n_generated;
         token_list_deinit(&ids);
     }
@@ -180,7 +184,7 @@ static void on_delta(void *user, const struct gen_delta *delta) {
 // Special tokens that are marks of the format.
 static void add_shown(void *user, struct str mark) {
     struct answer *a = user;
-    const struct tokenizer *tokenizer = a->server->bundle->tokenizer;
+    const struct tokenizer *tokenizer = a->served->bundle.tokenizer;
     struct token_list ids = {0};
     struct err ignored;
     if (tokenizer_encode(tokenizer, mark, 0, &ids, &ignored))
@@ -195,7 +199,7 @@ bool answer_start(struct server *server, struct http_exchange *exchange, const s
     struct answer *a = calloc(1, sizeof *a);
     if (!a)
         return err_set(err, ERR_NOMEM, "out of memory for a request");
-    *a = (struct answer){.server = server, .exchange = exchange, .surface = surface, .state = state,
+    *a = (struct answer){.server = server, .served = served_acquire(server->served), .exchange = exchange, .surface = surface, .state = state,
                          .fields = *o->fields, .n_prompts = o->n_prompts,
                          .n_choices = o->n_prompts * o->fields->n, .format = o->format,
                          .tools = json_incref((json_t *)(uintptr_t)o->tools), .keep = json_incref(o->keep),

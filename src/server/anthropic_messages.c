@@ -8,7 +8,7 @@
 enum block { BLOCK_NONE, BLOCK_TEXT, BLOCK_THINKING, BLOCK_TOOL_USE };
 
 struct messages {
-    struct server *server;
+    const struct served *served; // the answer holds it
     struct http_exchange *exchange;
     bool stream, begun;
     uint32_t n_prompt; // tokens; message_start tells them before anything is generated
@@ -33,7 +33,7 @@ static void free_state(void *state) {
 // ---- Writing --------------------------------------------------------------------------------------
 static void append_head(struct strbuf *out, const struct messages *m) {
     strbuf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", m->id);
-    strbuf_json_string(out, str_from(m->server->bundle->name));
+    strbuf_json_string(out, str_from(m->served->bundle.name));
 }
 
 static void append_usage(struct strbuf *out, uint32_t n_input, uint32_t n_cached, uint32_t n_output) {
@@ -458,7 +458,7 @@ void anthropic_messages(struct http_exchange *exchange, void *user) {
         ok = m || err_set(&error.err, ERR_NOMEM, "out of memory for a request");
     }
     if (ok) {
-        m->server = server;
+        m->served = server->served;
         m->exchange = exchange;
         m->stream = r.fields.stream;
         request_new_id("msg_", m->id, sizeof m->id);

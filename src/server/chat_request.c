@@ -221,7 +221,7 @@ static bool write_out_calls(json_t *message) {
 
 // ---- Rendering -----------------------------------------------------------------------------------
 static bool template_has(const struct server *server, const char *word) {
-    return str_find(chat_template_source(server->bundle->chat), str_from(word), 0) != SIZE_MAX;
+    return str_find(chat_template_source(server->served->bundle.chat), str_from(word), 0) != SIZE_MAX;
 }
 
 // The messages as this template can take them: a deep copy.
@@ -280,12 +280,12 @@ bool chat_request_render(const struct server *server, const struct chat_request 
                                               .continue_final_message = r->continue_final};
         struct err retried = {0};
         strbuf_clear(out);
-        ok = chat_template_render(server->bundle->chat, &options, out, as_text ? &retried : &error->err);
+        ok = chat_template_render(server->served->bundle.chat, &options, out, as_text ? &retried : &error->err);
         json_decref(messages);
     }
     if (ok) {
         err_clear(&error->err);
-        ok = tokenizer_encode(server->bundle->tokenizer, strbuf_str(out), 0, prompt, &error->err);
+        ok = tokenizer_encode(server->served->bundle.tokenizer, strbuf_str(out), 0, prompt, &error->err);
     } else if (error->err.code != ERR_NOMEM) { // the template refuses these messages
         error->err.code = ERR_INVALID;
         error->param = "messages";
@@ -305,14 +305,14 @@ bool chat_request_start(struct server *server, struct http_exchange *exchange, c
         return false;
     }
     struct answer_options options = {
-        .fields = &r->fields, .prompts = &prompt, .n_prompts = 1, .format = server->format,
+        .fields = &r->fields, .prompts = &prompt, .n_prompts = 1, .format = server->served->format,
         .tools = tools_for_model(r), .keep = body,
         .reasoning_open = !r->fields.grammar && // then all is the answer
-                          output_format_reasoning_open(server->format, strbuf_str(&text))};
+                          output_format_reasoning_open(server->served->format, strbuf_str(&text))};
     if (n_prompt)
         *n_prompt = (uint32_t)prompt.n;
     bool ok = answer_start(server, exchange, &options, surface, state, &error->err);
-    if (!ok && prompt.n >= engine_plan_of(server->engine)->limits.ctx_len)
+    if (!ok && prompt.n >= engine_plan_of(server->served->engine)->limits.ctx_len)
         error->code = "context_length_exceeded";
     strbuf_deinit(&text);
     token_list_deinit(&prompt);

@@ -5,6 +5,7 @@
 
 struct gen_job {
     struct server *server;
+    struct served *served; // a reference: the ticket is its engine's
     bool want_tokens;
     // Event thread only.
     gen_delta_fn *fn; // NULL once abandoned
@@ -30,6 +31,7 @@ static void job_free(struct gen_job *job) {
     strbuf_deinit(&job->stop_text);
     free(job->tokens);
     pthread_mutex_destroy(&job->lock);
+    served_release(job->served);
     free(job);
 }
 
@@ -140,19 +142,23 @@ void gen_job_hold(struct gen_job *job, bool hold) {
         send_take(job);
 }
 
-struct gen_job *gen_job_start(struct server *server, struct gen_request *request, gen_delta_fn *fn,
-                              void *user, struct err *err) {
+struct gen_job *gen_job_start(struct server *server, struct served *served, struct gen_request *request,
+                              gen_delta_fn *fn, void *user, struct err *err) {
+    if (!served->engine) {
+        err_set(err, ERR_BUSY, "the server is shutting down");
+        return NULL;
+    }
     struct gen_job *job = calloc(1, sizeof *job);
     if (!job) {
         err_set(err, ERR_NOMEM, "out of memory for a request");
         return NULL;
     }
-    *job = (struct gen_job){.server = server, .fn = fn, .user = user,
+    *job = (struct gen_job){.server = server, .served = served_acquire(served), .fn = fn, .user = user,
                             .want_tokens = request->sampling.want_logprob};
     pthread_mutex_init(&job->lock, NULL);
     request->on_event = on_event;
     request->user = job;
-    job->ticket = engine_submit(server->engine, request, err);
+    job->ticket = engine_submit(served->engine, request, err);
     if (!job->ticket) {
         job_free(job);
         return NULL;

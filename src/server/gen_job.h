@@ -21,8 +21,8 @@ struct gen_delta {
 // Runs on the event thread.
 typedef void gen_delta_fn(void *user, const struct gen_delta *delta);
 
-// Submit; NULL as engine_submit().
-struct gen_job *gen_job_start(struct server *server, struct gen_request *request, gen_delta_fn *fn,
+// Submit to that model; NULL as engine_submit().
+struct gen_job *gen_job_start(struct server *server, struct served *served, struct gen_request *request, gen_delta_fn *fn,
                               void *user, struct err *err);
 // Event thread, before `done`: the generation is wanted no more; nothing is called again.
 void gen_job_abandon(struct gen_job *job);

@@ -9,11 +9,11 @@ static void counter(struct strbuf *out, const char *type, const char *name, cons
 void server_metrics(struct http_exchange *exchange, void *user) {
     struct server *server = user;
     struct engine_stats s;
-    engine_stats(server->engine, &s);
+    engine_stats(server->served->engine, &s);
     struct strbuf out = {0};
     strbuf_append_c(&out, "# HELP loam_info What is served.\n# TYPE loam_info gauge\nloam_info{version=\""
                           LOAM_VERSION "\",model=");
-    strbuf_json_string(&out, str_from(server->bundle->name));
+    strbuf_json_string(&out, str_from(server->served->bundle.name));
     strbuf_append_c(&out, "} 1\n");
     counter(&out, "gauge", "num_requests_running", "Requests whose tokens are being computed.", s.n_running);
     counter(&out, "gauge", "num_requests_waiting", "Requests that wait for a place.", s.n_waiting);

@@ -2,10 +2,10 @@
 
 #include <math.h>
 
-void openai_append_head(struct strbuf *out, const struct server *server, const char *id, const char *object,
+void openai_append_head(struct strbuf *out, const struct served *served, const char *id, const char *object,
                         long long created) {
     strbuf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id, object, created);
-    strbuf_json_string(out, str_from(server->bundle->name));
+    strbuf_json_string(out, str_from(served->bundle.name));
 }
 
 void openai_append_usage(struct strbuf *out, const struct answer_usage *usage) {
@@ -17,17 +17,17 @@ void openai_append_usage(struct strbuf *out, const struct answer_usage *usage) {
                   usage->n_cached, usage->n_reasoning);
 }
 
-struct str openai_token_text(const struct server *server, int32_t id) {
-    struct str text = str_of(tokenizer_token_bytes(server->bundle->tokenizer, id));
-    return text.n ? text : tokenizer_token(server->bundle->tokenizer, id);
+struct str openai_token_text(const struct served *served, int32_t id) {
+    struct str text = str_of(tokenizer_token_bytes(served->bundle.tokenizer, id));
+    return text.n ? text : tokenizer_token(served->bundle.tokenizer, id);
 }
 
 double openai_logprob(float logprob) {
     return isfinite(logprob) ? (double)logprob : -9999.0;
 }
 
-static void append_token(struct strbuf *out, const struct server *server, int32_t id, float logprob) {
-    struct str text = openai_token_text(server, id);
+static void append_token(struct strbuf *out, const struct served *served, int32_t id, float logprob) {
+    struct str text = openai_token_text(served, id);
     strbuf_append_c(out, "{\"token\":");
     strbuf_json_string(out, text);
     strbuf_printf(out, ",\"logprob\":%.9g,\"bytes\":[", openai_logprob(logprob));
@@ -36,14 +36,14 @@ static void append_token(struct strbuf *out, const struct server *server, int32_
     strbuf_char(out, ']');
 }
 
-void openai_append_logprob(struct strbuf *out, const struct server *server, const struct sampled *token,
+void openai_append_logprob(struct strbuf *out, const struct served *served, const struct sampled *token,
                            uint32_t n_top) {
-    append_token(out, server, token->id, token->logprob);
+    append_token(out, served, token->id, token->logprob);
     strbuf_append_c(out, ",\"top_logprobs\":[");
     for (uint32_t i = 0; i < n_top && i < token->n_top; i++) {
         if (i)
             strbuf_char(out, ',');
-        append_token(out, server, token->top[i].id, token->top[i].logprob);
+        append_token(out, served, token->top[i].id, token->top[i].logprob);
         strbuf_char(out, '}');
     }
     strbuf_append_c(out, "]}");

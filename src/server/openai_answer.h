@@ -5,14 +5,14 @@
 #include "server/sse.h"
 
 // {"id":...,"object":...,"created":...,"model":... (without the closing brace).
-void openai_append_head(struct strbuf *out, const struct server *server, const char *id, const char *object,
+void openai_append_head(struct strbuf *out, const struct served *served, const char *id, const char *object,
                         long long created);
 // {"prompt_tokens":...}
 void openai_append_usage(struct strbuf *out, const struct answer_usage *usage);
 // A token's text; ids that stand for no text have their spelling.
-struct str openai_token_text(const struct server *server, int32_t id);
+struct str openai_token_text(const struct served *served, int32_t id);
 // {"token":...,"logprob":...,"bytes":...,"top_logprobs":[...]}
-void openai_append_logprob(struct strbuf *out, const struct server *server, const struct sampled *token,
+void openai_append_logprob(struct strbuf *out, const struct served *served, const struct sampled *token,
                            uint32_t n_top);
 // JSON has no infinity: OpenAI writes -9999 for a token that cannot come.
 double openai_logprob(float logprob);

@@ -15,7 +15,7 @@ struct chat_choice {
 };
 
 struct chat {
-    struct server *server;
+    const struct served *served; // the answer holds it
     struct http_exchange *exchange;
     bool stream, include_usage, begun, want_logprobs;
     uint32_t n_top_logprobs, n_choices;
@@ -51,7 +51,7 @@ static void append_logprobs(struct strbuf *out, struct chat_choice *choice, bool
 static void send_chunk(struct chat *c, uint32_t idx, struct str delta, const char *finish) {
     struct chat_choice *choice = &c->choices[idx];
     struct strbuf out = {0};
-    openai_append_head(&out, c->server, c->id, "chat.completion.chunk", c->created);
+    openai_append_head(&out, c->served, c->id, "chat.completion.chunk", c->created);
     strbuf_printf(&out, ",\"choices\":[{\"index\":%u,\"delta\":{", idx);
     strbuf_append(&out, delta);
     strbuf_append_c(&out, "},\"logprobs\":");
@@ -88,7 +88,7 @@ static void on_tokens(void *state, uint32_t idx, const struct sampled *tokens, s
     for (size_t i = 0; i < n; i++) {
         if (out->n)
             strbuf_char(out, ',');
-        openai_append_logprob(out, c->server, &tokens[i], c->n_top_logprobs);
+        openai_append_logprob(out, c->served, &tokens[i], c->n_top_logprobs);
     }
 }
 
@@ -175,7 +175,7 @@ static void on_choice_done(void *state, uint32_t idx, const struct answer_end *e
 static void end_stream(struct chat *c, const struct answer_usage *usage) {
     if (c->include_usage) {
         struct strbuf out = {0};
-        openai_append_head(&out, c->server, c->id, "chat.completion.chunk", c->created);
+        openai_append_head(&out, c->served, c->id, "chat.completion.chunk", c->created);
         strbuf_append_c(&out, ",\"choices\":[],\"usage\":");
         openai_append_usage(&out, usage);
         strbuf_char(&out, '}');
@@ -210,7 +210,7 @@ static void append_choice(struct strbuf *out, struct chat *c, uint32_t idx) {
 
 static void end_whole(struct chat *c, const struct answer_usage *usage) {
     struct strbuf out = {0};
-    openai_append_head(&out, c->server, c->id, "chat.completion", c->created);
+    openai_append_head(&out, c->served, c->id, "chat.completion", c->created);
     strbuf_append_c(&out, ",\"choices\":[");
     for (uint32_t i = 0; i < c->n_choices; i++) {
         if (i)
@@ -318,7 +318,7 @@ void openai_chat(struct http_exchange *exchange, void *user) {
     }
     c = calloc(1, sizeof *c + r.fields.n * sizeof *c->choices);
     if (c) {
-        c->server = server;
+        c->served = server->served;
         c->exchange = exchange;
         c->stream = r.fields.stream;
         c->include_usage = r.fields.include_usage;

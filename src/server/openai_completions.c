@@ -15,7 +15,7 @@ struct text_choice {
 };
 
 struct completion {
-    struct server *server;
+    const struct served *served; // the answer holds it
     struct http_exchange *exchange;
     bool stream, include_usage, begun, want_logprobs;
     uint32_t n_top_logprobs, n_choices, n_per_prompt, n_done;
@@ -80,7 +80,7 @@ static void send_chunk(struct completion *c, uint32_t idx, struct str text, cons
     if (!c->begun)
         sse_begin(c->exchange);
     c->begun = true;
-    openai_append_head(&out, c->server, c->id, "text_completion", c->created);
+    openai_append_head(&out, c->served, c->id, "text_completion", c->created);
     strbuf_append_c(&out, ",\"choices\":[");
     append_choice(&out, c, idx, text, finish, c->want_logprobs && c->choices[idx].tokens.n);
     strbuf_append_c(&out, c->include_usage ? "],\"usage\":null}" : "]}");
@@ -113,13 +113,13 @@ static void append_top(struct strbuf *out, const struct completion *c, const str
     for (uint32_t i = 0; i < n; i++) {
         if (i)
             strbuf_char(out, ',');
-        strbuf_json_string(out, openai_token_text(c->server, token->top[i].id));
+        strbuf_json_string(out, openai_token_text(c->served, token->top[i].id));
         strbuf_printf(out, ":%.9g", openai_logprob(token->top[i].logprob));
         chosen_is_top |= token->top[i].id == token->id;
     }
     if (!chosen_is_top) { // OpenAI adds the chosen token, so there may be one more than asked for
         strbuf_append_c(out, n ? "," : "");
-        strbuf_json_string(out, openai_token_text(c->server, token->id));
+        strbuf_json_string(out, openai_token_text(c->served, token->id));
         strbuf_printf(out, ":%.9g", openai_logprob(token->logprob));
     }
     strbuf_char(out, '}');
@@ -137,7 +137,7 @@ static void on_tokens(void *state, uint32_t idx, const struct sampled *tokens, s
     struct text_choice *choice = &c->choices[idx];
     for (size_t i = 0; i < n; i++) {
         const char *comma = choice->tokens.n ? "," : "";
-        struct str text = openai_token_text(c->server, tokens[i].id);
+        struct str text = openai_token_text(c->served, tokens[i].id);
         strbuf_append_c(&choice->tokens, comma);
         strbuf_json_string(&choice->tokens, text);
         strbuf_printf(&choice->token_logprobs, "%s%.9g", comma, openai_logprob(tokens[i].logprob));
@@ -180,7 +180,7 @@ static void on_done(void *state, const struct answer_usage *usage, const struct 
         http_fail_err(c->exchange, err);
     } else if (c->stream) {
         if (c->include_usage) {
-            openai_append_head(&out, c->server, c->id, "text_completion", c->created);
+            openai_append_head(&out, c->served, c->id, "text_completion", c->created);
             strbuf_append_c(&out, ",\"choices\":[],\"usage\":");
             openai_append_usage(&out, usage);
             strbuf_char(&out, '}');
@@ -190,7 +190,7 @@ static void on_done(void *state, const struct answer_usage *usage, const struct 
         sse_data(c->exchange, STR("[DONE]"));
         http_stream_end(c->exchange);
     } else {
-        openai_append_head(&out, c->server, c->id, "text_completion", c->created);
+        openai_append_head(&out, c->served, c->id, "text_completion", c->created);
         strbuf_append_c(&out, ",\"choices\":[");
         for (uint32_t i = 0; i < c->n_choices; i++) {
             struct strbuf text = {0};
@@ -235,7 +235,7 @@ static bool read_with_suffix(const struct server *server, struct str prefix, str
         {"<PRE>", "<SUF>", "<MID>"},
         {"[PREFIX]", "[SUFFIX]", "[MIDDLE]"},
     };
-    const struct tokenizer *tokenizer = server->bundle->tokenizer;
+    const struct tokenizer *tokenizer = server->served->bundle.tokenizer;
     for (size_t i = 0; i < sizeof MARKS / sizeof *MARKS; i++) {
         token_id ids[3];
         for (int m = 0; m < 3; m++)
@@ -251,7 +251,7 @@ static bool read_with_suffix(const struct server *server, struct str prefix, str
     }
     error->param = "suffix";
     return err_set(&error->err, ERR_INVALID, "'suffix' needs a model with fill-in-the-middle tokens; %s has "
-                   "none", server->bundle->name);
+                   "none", server->served->bundle.name);
 }
 
 static bool read_one(const struct server *server, const json_t *prompt, const json_t *suffix,
@@ -263,7 +263,7 @@ static bool read_one(const struct server *server, const json_t *prompt, const js
         return request_wrong(error, "prompt", PROMPT_WANTED);
     if (suffix)
         return read_with_suffix(server, json_str(prompt), json_str(suffix), out, error);
-    return tokenizer_encode(server->bundle->tokenizer, json_str(prompt), TOKENIZER_ADD_SPECIAL, out,
+    return tokenizer_encode(server->served->bundle.tokenizer, json_str(prompt), TOKENIZER_ADD_SPECIAL, out,
                             &error->err);
 }
 
@@ -306,7 +306,7 @@ static bool read_prompts(const struct server *server, const json_t *body, struct
             return false;
         if (echo && json_is_string(one))
             strbuf_append(&out->echoes[i], json_str(one));
-        else if (echo && !tokenizer_decode(server->bundle->tokenizer, out->lists[i].ids, out->lists[i].n,
+        else if (echo && !tokenizer_decode(server->served->bundle.tokenizer, out->lists[i].ids, out->lists[i].n,
                                            false, &out->echoes[i], &error->err))
             return false;
     }
@@ -343,7 +343,7 @@ void openai_completions(struct http_exchange *exchange, void *user) {
         ok = c || err_set(&error.err, ERR_NOMEM, "out of memory for a request");
     }
     if (ok) {
-        c->server = server;
+        c->served = server->served;
         c->exchange = exchange;
         c->stream = fields.stream;
         c->include_usage = fields.include_usage;
@@ -359,7 +359,7 @@ void openai_completions(struct http_exchange *exchange, void *user) {
                                          .n_prompts = prompts.n, .keep = body};
         ok = answer_start(server, exchange, &options, &SURFACE, c, &error.err);
         for (uint32_t i = 0; !ok && i < prompts.n; i++)
-            if (prompts.lists[i].n >= engine_plan_of(server->engine)->limits.ctx_len)
+            if (prompts.lists[i].n >= engine_plan_of(server->served->engine)->limits.ctx_len)
                 error.code = "context_length_exceeded";
     }
     if (!ok) {

@@ -4,10 +4,10 @@
 
 static void append_model(struct strbuf *out, const struct server *server) {
     strbuf_append_c(out, "{\"id\":");
-    strbuf_json_string(out, str_from(server->bundle->name));
+    strbuf_json_string(out, str_from(server->served->bundle.name));
     strbuf_printf(out, ",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"loam\",\"context_window\":%u}",
                   (unsigned long long)server->started_unix,
-                  engine_plan_of(server->engine)->limits.ctx_len);
+                  engine_plan_of(server->served->engine)->limits.ctx_len);
 }
 
 void openai_models(struct http_exchange *exchange, void *user) {
@@ -24,10 +24,10 @@ void openai_model(struct http_exchange *exchange, void *user) {
     // Names hold slashes (org/name), so the id is everything behind the prefix.
     struct str path = http_path(exchange), prefix = STR("/v1/models/");
     struct str id = str_slice(path, prefix.n, path.n);
-    if (!str_eq_c(id, server->bundle->name) && !str_eq_c(http_last_part(exchange), server->bundle->name)) {
+    if (!str_eq_c(id, server->served->bundle.name) && !str_eq_c(http_last_part(exchange), server->served->bundle.name)) {
         http_fail(exchange, 404, NULL, "model_not_found", "model",
                   "model \"%.*s\" is not served here; this server has \"%s\"", (int)id.n, id.data,
-                  server->bundle->name);
+                  server->served->bundle.name);
         return;
     }
     struct strbuf out = {0};

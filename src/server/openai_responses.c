@@ -413,7 +413,7 @@ static bool make_object(struct responses *r, const json_t *body, const struct ch
     r->object = json_pack("{s:s, s:s, s:I, s:s, s:b, s:n, s:n, s:s, s:o, s:f, s:f, s:b, s:n}", "id", r->id,
                           "object", "response", "created_at", (json_int_t)time(NULL), "status",
                           "in_progress", "background", 0, "error", "incomplete_details", "model",
-                          r->server->bundle->name, "output", r->output, "temperature",
+                          r->server->served->bundle.name, "output", r->output, "temperature",
                           (double)chat->fields.sampling.temperature, "top_p",
                           (double)chat->fields.sampling.top_p, "store", r->store, "usage");
     bool ok = r->object != NULL;

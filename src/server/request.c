@@ -135,7 +135,7 @@ void request_new_id(const char *prefix, char *out, size_t n) {
 bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
                     struct request_error *error) {
     const struct server_options *o = &server->options;
-    *out = (struct generation_fields){.sampling = bundle_sampling(server->bundle)};
+    *out = (struct generation_fields){.sampling = bundle_sampling(&server->served->bundle)};
     // The request, else the operator, else the model's authors, else loam.
     const struct sampler_params *model = &out->sampling;
     double temperature = o->temperature >= 0 ? o->temperature : (double)model->temperature;
@@ -182,16 +182,17 @@ bool request_completion_fields(const json_t *body, struct generation_fields *out
 // ---- Structured output ----------------------------------------------------------------------------
 static bool compile(struct server *server, enum grammar_kind kind, struct str text, const char *param,
                     struct generation_fields *out, struct request_error *error) {
-    const struct model_config *config = model_config_of(server->bundle->model);
-    if (!server->grammar_vocab) // built for the first that asks: starting must not wait for it
-        server->grammar_vocab = grammar_vocab_of_tokenizer(server->bundle->tokenizer, config->n_vocab,
+    struct served *served = server->served;
+    const struct model_config *config = model_config_of(served->bundle.model);
+    if (!served->grammar_vocab) // built for the first that asks: starting must not wait for it
+        served->grammar_vocab = grammar_vocab_of_tokenizer(served->bundle.tokenizer, config->n_vocab,
                                                            config->eos, config->n_eos, &error->err);
-    if (server->grammar_vocab && !server->grammars)
-        server->grammars = grammar_cache_create(server->grammar_vocab, GRAMMARS_MAX, GRAMMAR_BYTES_MAX,
+    if (served->grammar_vocab && !served->grammars)
+        served->grammars = grammar_cache_create(served->grammar_vocab, GRAMMARS_MAX, GRAMMAR_BYTES_MAX,
                                                 &error->err);
     struct grammar_spec spec = {.kind = kind, .text = text};
-    if (server->grammars)
-        out->grammar = grammar_cache_get(server->grammars, &spec, &error->err);
+    if (served->grammars)
+        out->grammar = grammar_cache_get(served->grammars, &spec, &error->err);
     if (!out->grammar && (error->err.code == ERR_UNSUPPORTED || error->err.code == ERR_FORMAT))
         error->err.code = ERR_INVALID;
     if (!out->grammar)

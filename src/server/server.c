@@ -43,7 +43,7 @@ void server_index(struct http_exchange *exchange, void *user) {
     struct strbuf out = {0};
     strbuf_append_c(&out, "{\"object\":\"server\",\"name\":\"loam\",\"version\":\"" LOAM_VERSION "\","
                           "\"models\":[");
-    strbuf_json_string(&out, str_from(server->bundle->name));
+    strbuf_json_string(&out, str_from(server->served->bundle.name));
     strbuf_append_c(&out, "],\"routes\":[");
     for (const struct http_route *route = ROUTES; route->method; route++)
         strbuf_printf(&out, "%s{\"method\":\"%s\",\"path\":\"%s\"}", route == ROUTES ? "" : ",",
@@ -92,18 +92,18 @@ struct server *server_create(const struct server_options *options, struct err *e
     return server;
 }
 
-static bool is_special(void *user, struct str text) {
-    const struct tokenizer *tokenizer = user;
-    token_id id = tokenizer_id(tokenizer, text);
-    return id != TOKEN_NONE && tokenizer_is_special(tokenizer, id);
+void server_attach(struct server *server, struct served *served) {
+    struct served *before = server->served;
+    served->next = server->all_served;
+    served->link = &server->all_served;
+    if (served->next)
+        served->next->link = &served->next;
+    server->all_served = server->served = served;
+    served_release(before);
 }
 
-void server_attach(struct server *server, const struct bundle *bundle, struct engine *engine) {
-    server->bundle = bundle;
-    server->engine = engine;
-    server->format = output_format_of(chat_template_source(bundle->chat));
-    if (strcmp(server->format->name, "generic") == 0)
-        server->format = output_format_of_tokens(is_special, bundle->tokenizer);
+bool server_post(struct server *server, http_post_fn *fn, void *user) {
+    return http_post(server->http, fn, user);
 }
 
 static void stop_when_drained(void *user) {
@@ -125,7 +125,8 @@ static void on_stop_signal(void *user) {
     server->stopping = true;
     server->stop_deadline_ns = clock_ns() + (uint64_t)drain_ms * 1000000;
     http_accept_no_more(server->http);
-    engine_drain(server->engine);
+    for (struct served *served = server->all_served; served; served = served->next)
+        engine_drain(served->engine);
     // Only now is there something to look for again and again: an idle server has no timer.
     http_every(server->http, 20, stop_when_drained, server);
 }
@@ -139,10 +140,14 @@ void server_run(struct server *server) {
 void server_destroy(struct server *server) {
     if (!server)
         return;
+    for (struct served *served = server->all_served; served; served = served->next) {
+        engine_destroy(served->engine); // first: its last events still find the event loop
+        served->engine = NULL;
+    }
     http_destroy(server->http);
+    while (server->all_served)
+        served_destroy(server->all_served);
     response_store_destroy(server->responses);
-    grammar_cache_destroy(server->grammars);
-    grammar_vocab_destroy(server->grammar_vocab);
     free(server);
 }
 

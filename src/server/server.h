@@ -2,13 +2,11 @@
 // The event thread owns this; tokens come from the engine thread through gen_job.
 #ifndef LOAM_SERVER_SERVER_H
 #define LOAM_SERVER_SERVER_H
-#include "engine/bundle.h"
-#include "engine/engine.h"
 #include "server/guard.h"
 #include "server/http.h"
 #include "server/metrics.h"
-#include "server/output_format.h"
 #include "server/response_store.h"
+#include "server/served.h"
 
 enum { SERVER_BODY_BYTES_MAX = 64 << 20, SERVER_CONNECTIONS_MAX = 4096 };
 
@@ -31,15 +29,12 @@ struct server_options server_options_default(void);
 
 struct server {
     struct server_options options;
-    const struct bundle *bundle;
-    struct engine *engine;
-    const struct output_format *format; // of the model's answers
+    struct served *served;  // the model that new requests get
+    struct served *all_served; // and those that still answer earlier ones
     struct http_server *http;
     struct guard guard;
     struct metrics metrics;
     struct response_store *responses;
-    struct grammar_vocab *grammar_vocab; // with `grammars` made for the first request that asks
-    struct grammar_cache *grammars;
     uint64_t started_unix; // seconds
     bool stopping;
     uint64_t stop_deadline_ns;
@@ -47,14 +42,18 @@ struct server {
 };
 
 // Bind (first: a taken port is told before anything else is done), answering nothing yet.
-// bundle and engine may come later, before server_run(). ERR_IO, ERR_NOMEM.
+// A model comes later, before server_run(). ERR_IO, ERR_NOMEM.
 struct server *server_create(const struct server_options *options, struct err *err);
-void server_attach(struct server *server, const struct bundle *bundle, struct engine *engine);
+// New requests get this model from now on; takes the reference. The one before ends with its last request.
+// Event thread, or before server_run().
+void server_attach(struct server *server, struct served *served);
 // Answer until SIGTERM or SIGINT: then no new requests, running answers finish (at most drain_ms; a second
 // signal ends them at once).
 void server_run(struct server *server);
 void server_destroy(struct server *server); // NULL is allowed
 uint16_t server_port(const struct server *server);
+// As http_post(): how another thread brings a model.
+bool server_post(struct server *server, http_post_fn *fn, void *user);
 
 // The status of an error in Anthropic's shape.
 void anthropic_error(struct strbuf *out, int status, const char *type, struct str message);

@@ -4,11 +4,11 @@
 void server_stats(struct http_exchange *exchange, void *user) {
     struct server *server = user;
     struct engine_stats s;
-    engine_stats(server->engine, &s);
-    const struct engine_plan *plan = engine_plan_of(server->engine);
+    engine_stats(server->served->engine, &s);
+    const struct engine_plan *plan = engine_plan_of(server->served->engine);
     struct strbuf out = {0};
     strbuf_printf(&out, "{\"server\":{\"owner\":\"loam\",\"version\":\"%s\",\"model\":", LOAM_VERSION);
-    strbuf_json_string(&out, str_from(server->bundle->name));
+    strbuf_json_string(&out, str_from(server->served->bundle.name));
     strbuf_printf(&out,
                   ",\"started_at\":%llu},\"admission\":{\"max_context\":%u,\"usable_bytes\":%llu,"
                   "\"weights_bytes\":%llu,\"kv_bytes\":%llu,\"workspace_bytes\":%llu},"
@@ -19,7 +19,7 @@ void server_stats(struct http_exchange *exchange, void *user) {
                   (unsigned long long)plan->usable_bytes, (unsigned long long)plan->weight_bytes,
                   (unsigned long long)plan->kv_bytes, (unsigned long long)plan->workspace_bytes,
                   plan->limits.n_rows, s.n_running, s.n_waiting,
-                  (unsigned long long)(s.n_requests + engine_n_live(server->engine)),
+                  (unsigned long long)(s.n_requests + engine_n_live(server->served->engine)),
                   (unsigned long long)s.n_cancelled, (unsigned long long)s.n_preempted,
                   (unsigned long long)s.n_steps, (unsigned long long)s.n_prompt_tokens,
                   (unsigned long long)s.n_generated_tokens);

@@ -20,19 +20,19 @@ void server_tokenize(struct http_exchange *exchange, void *user) {
         ok = openai_chat_read(server, body, &r, &error) && chat_request_render(server, &r, NULL, &ids, &error);
         chat_request_deinit(&r);
     } else if (ok) {
-        ok = json_is_string(text) ? tokenizer_encode(server->bundle->tokenizer, json_str(text),
+        ok = json_is_string(text) ? tokenizer_encode(server->served->bundle.tokenizer, json_str(text),
                                                      add_special ? TOKENIZER_ADD_SPECIAL : 0, &ids, &error.err)
                                   : request_wrong(&error, "content", "a string");
     }
     struct strbuf out = {0};
     strbuf_printf(&out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids.n,
-                  engine_plan_of(server->engine)->limits.ctx_len);
+                  engine_plan_of(server->served->engine)->limits.ctx_len);
     for (size_t i = 0; ok && i < ids.n; i++) {
         strbuf_append_c(&out, i ? "," : "");
         if (with_pieces) {
             strbuf_printf(&out, "{\"id\":%d,\"piece\":", ids.ids[i]);
-            struct str bytes = str_of(tokenizer_token_bytes(server->bundle->tokenizer, ids.ids[i]));
-            strbuf_json_string(&out, bytes.n ? bytes : tokenizer_token(server->bundle->tokenizer, ids.ids[i]));
+            struct str bytes = str_of(tokenizer_token_bytes(server->served->bundle.tokenizer, ids.ids[i]));
+            strbuf_json_string(&out, bytes.n ? bytes : tokenizer_token(server->served->bundle.tokenizer, ids.ids[i]));
             strbuf_char(&out, '}');
         } else {
             strbuf_printf(&out, "%d", ids.ids[i]);
@@ -67,7 +67,7 @@ void server_detokenize(struct http_exchange *exchange, void *user) {
         else
             token_list_append(&ids, (token_id)json_integer_value(id));
     }
-    ok = ok && tokenizer_decode(server->bundle->tokenizer, ids.ids, ids.n, skip_special, &text, &error.err);
+    ok = ok && tokenizer_decode(server->served->bundle.tokenizer, ids.ids, ids.n, skip_special, &text, &error.err);
     if (ok) { // vLLM names it prompt, llama.cpp content
         strbuf_append_c(&out, "{\"content\":");
         strbuf_json_string(&out, strbuf_str(&text));

@@ -90,8 +90,12 @@ struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request
 const char *finish_reason_name(enum finish_reason reason) {
     return reason == FINISH_LENGTH ? "length" : "stop";
 }
-void engine_drain(struct engine *engine) { (void)engine; }
 uint32_t engine_n_live(const struct engine *engine) { return atomic_load(&engine->n_live); }
+void engine_destroy(struct engine *engine) {
+    while (engine && engine_n_live(engine))
+        usleep(1000);
+}
+void engine_drain(struct engine *engine) { (void)engine; }
 const struct engine_plan *engine_plan_of(const struct engine *engine) { return &engine->plan; }
 void engine_stats(struct engine *engine, struct engine_stats *out) {
     *out = (struct engine_stats){.n_running = engine_n_live(engine)};
@@ -109,12 +113,12 @@ int main(void) {
         return 1;
     }
     struct engine engine = {.plan.limits = {.ctx_len = 100000, .n_rows = 64}, .tokenizer = bundle.tokenizer};
-    server_attach(server, &bundle, &engine);
+    struct served *served = served_create(&bundle, &engine, &err);
+    if (!served)
+        return 1;
+    server_attach(server, served);
     fprintf(stderr, "ready http://127.0.0.1:%u\n", server_port(server));
     server_run(server);
-    while (engine_n_live(&engine))
-        usleep(1000);
     server_destroy(server);
-    bundle_close(&bundle);
     return 0;
 }
