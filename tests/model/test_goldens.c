@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "model/family.h"
+#include "trace.h"
 #include "zoo.h"
 
 // Of the logits' standard deviation; the golden margin below which another token is no error; of a perplexity.
@@ -13,6 +14,7 @@
 static double TOLERANCE = 1e-4, PPL_TOLERANCE = 1e-4;
 static float NEAR_TIE = 1e-3f;
 static bool on_gpu;
+static unsigned rounding; // LOAM_TEST_ROUNDING: the CPU as if it had bf16 activations (trace.h)
 
 static bool verbose;
 static uint32_t n_models;
@@ -200,6 +202,8 @@ static void check_model(const char *folder, const char *name) {
     struct zoo_options options = zoo_exact();
     struct outcome outcome = {0};
     check_ok(zoo_open(&zoo, folder, &options, &err), &err);
+    if (rounding)
+        trace_begin(zoo.be, NULL, NULL, rounding, 0);
     check_prompt0(&zoo, &outcome);
     for (int p = 0; p < 3; p++)
         check_prompt(&zoo, p, &outcome);
@@ -282,7 +286,10 @@ static void chosen_models_equal_their_goldens(void **state) {
 
 int main(int argc, char **argv) {
     const char *device = getenv("LOAM_TEST_DEVICE");
-    if (device && strcmp(device, "cpu") != 0) {
+    const char *rounds = getenv("LOAM_TEST_ROUNDING");
+    if (rounds)
+        rounding = (unsigned)atoi(rounds);
+    if (rounding || (device && strcmp(device, "cpu") != 0)) {
         on_gpu = true;
         TOLERANCE = 0.3;
         PPL_TOLERANCE = 0.03;
