@@ -1,12 +1,15 @@
 // loam serve: one model behind the OpenAI API.
 #include <limits.h>
 #include <stdio.h>
+#include <strings.h>
+#include <unistd.h>
 
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "cli/commands.h"
-#include "cli/model_args.h"
+#include "cli/starter.h"
 #include "hub/pick.h"
+#include "hub/resolve.h"
 #include "server/probe.h"
 #include "server/server.h"
 
@@ -14,7 +17,19 @@ struct serve_args {
     const char *host, *unix_path, *log_format, *api_key, *cors, *tls_cert, *tls_key;
     int64_t port, n_connections_max, n_rows, ctx_len, top_k, max_tokens, step_tokens, drain_s;
     double temperature, top_p, min_p, memory_budget_gb, kv_budget_gb;
-    bool verbose;
+    bool verbose, get, get_given;
+};
+
+// A server while it runs: what the switch to a fetched model needs.
+struct serving {
+    const struct serve_args *args;
+    struct model_args model;
+    struct server *server;
+    struct hub_downloads *downloads;
+    struct starter *starter;
+    // What to fetch, "" = nothing; download_gb 0 = unknown.
+    char repo[HUB_REPO_BYTES], revision[256];
+    double download_gb;
 };
 
 // Refuse a port where somebody answers already, before any weight is read.
@@ -48,13 +63,98 @@ static void print_banner(const struct served *served) {
     fprintf(stderr, "context %u tokens, %u at once, KV pool %.1f MiB, weights %.1f MiB\n",
             plan->limits.ctx_len, plan->limits.n_rows, (double)plan->kv_bytes / 0x1p20,
             (double)plan->weight_bytes / 0x1p20);
-    if (bundle->is_builtin) {
-        struct host_memory memory;
-        host_memory_read(&memory);
-        fprintf(stderr, "This is the built-in demo: a tiny model that only knows Shakespeare's sound. One that "
-                        "suits this machine:\n  loam get %s\nloam serve takes it from then on.\n",
-                hub_starter_repo(memory.limit_bytes));
+}
+
+static void print_takeover(const struct served *served) {
+    fprintf(stderr, "%s is ready and answers from now on.\n", served->bundle.name);
+    print_banner(served);
+}
+
+// ---- A model to begin with ------------------------------------------------------------------------
+// The memory that a model has here: the GPU's, if one is used, else this process's.
+static const struct hub_starter *starter_here(const struct backend *be) {
+    struct backend_memory device;
+    struct host_memory host;
+    be->ops->memory(be, &device);
+    host_memory_read(&host);
+    return hub_starter(device.is_host ? host.limit_bytes : device.total_bytes);
+}
+
+static struct engine_options engine_options_of(const struct serve_args *args) {
+    return (struct engine_options){
+        .n_rows = (uint32_t)args->n_rows, .ctx_len = (uint32_t)args->ctx_len,
+        .step_tokens = (uint32_t)args->step_tokens,
+        .memory_budget_bytes = (uint64_t)(args->memory_budget_gb * 1e9),
+        .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9)};
+}
+
+static void fetch_starter(struct serving *s) {
+    struct starter_options options = {
+        .repo = s->repo, .revision = s->revision[0] ? s->revision : NULL, .model = s->model,
+        .engine = engine_options_of(s->args), .server = s->server, .downloads = s->downloads,
+        .on_switch = print_takeover};
+    struct err err = {0};
+    s->starter = starter_start(&options, &err);
+    if (!s->starter)
+        fprintf(stderr, "loam serve: cannot fetch %s: %s\n", s->repo, err.message);
+    else
+        fprintf(stderr, "fetching %s in the background; it takes over when it is ready\n", s->repo);
+}
+
+// May the person at the terminal be asked? Not when this process was put into its background.
+static bool may_ask(void) {
+    return isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1 && tcgetpgrp(STDIN_FILENO) == getpgrp();
+}
+
+// On the event thread: a line was typed.
+static void on_answer(void *user) {
+    struct serving *s = user;
+    char line[64] = "";
+    if (!may_ask()) // reading would stop a process in the background
+        return;
+    ssize_t n = read(STDIN_FILENO, line, sizeof line - 1);
+    if (n > 0)
+        line[strcspn(line, "\r\n")] = '\0';
+    if (n > 0 && (strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0))
+        fetch_starter(s);
+    else
+        fprintf(stderr, "Not now. `loam get %s` fetches it at any time.\n", s->repo);
+}
+
+// The built-in model serves: say what would suit this machine, and fetch it, ask, or leave it.
+static void offer_starter(struct serving *s) {
+    char size[32] = "";
+    if (s->download_gb > 0)
+        snprintf(size, sizeof size, " (about %.1f GB)", s->download_gb);
+    fprintf(stderr, "This is the built-in demo: a tiny model that only knows Shakespeare's sound.\n");
+    if (s->download_gb > 0)
+        fprintf(stderr, "One that suits this machine: %s%s\n", s->repo, size);
+    if (s->args->get) {
+        fetch_starter(s);
+    } else if (!s->args->get_given && may_ask() && server_on_readable(s->server, STDIN_FILENO, on_answer, s)) {
+        fprintf(stderr, "Fetch it now and switch to it when it is there? [y/N] ");
+        fflush(stderr);
+    } else {
+        fprintf(stderr, "  loam get %s\nloam serve takes it from then on (loam serve --get does both).\n", s->repo);
     }
+}
+
+// With --get, an org/name that is not downloaded is what to fetch.
+static bool to_be_fetched(struct serving *s, const char *name) {
+    struct hub_env env;
+    struct hub_resolved found;
+    struct err err = {0};
+    char repo[HUB_REPO_BYTES];
+    size_t n = strcspn(name, "@");
+    if (!s->args->get || !memchr(name, '/', n) || n >= sizeof repo)
+        return false;
+    snprintf(repo, sizeof repo, "%.*s", (int)n, name);
+    if (!hub_repo_check(repo, NULL) || (name[n] && !hub_revision_check(name + n + 1, NULL)) || !hub_env_read(&env, NULL) ||
+        hub_resolve_model(&env, name, &found, &err) || err.code != ERR_NOT_FOUND)
+        return false;
+    snprintf(s->repo, sizeof s->repo, "%s", repo);
+    snprintf(s->revision, sizeof s->revision, "%s", name[n] ? name + n + 1 : "");
+    return true;
 }
 
 // The folder of the downloaded model that suits this machine best. What goes wrong here only means the
@@ -97,17 +197,25 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
         return err_set(err, ERR_INVALID, "--tls-cert and --tls-key go together");
     if (!port_is_free(args, err))
         return false;
+    struct serving serving = {.args = args, .model = *model_args};
     struct model_args with_default = *model_args;
+    const char *name = model_args->model ? model_args->model : positional;
     char picked[PATH_MAX];
-    if (!model_args->model && !positional && !model_args->builtin) {
-        if (pick_downloaded(picked))
-            with_default.model = picked;
-        else
-            with_default.builtin = true;
+    bool nobody_asked = !name && !model_args->builtin;
+    if (nobody_asked && pick_downloaded(picked)) {
+        with_default.model = picked;
+    } else if (nobody_asked || (name && to_be_fetched(&serving, name))) {
+        with_default.model = positional = NULL;
+        with_default.builtin = true;
     }
-    struct server *server = server_create(&options, err); // a port that is taken ends it here
-    if (!server)
+    serving.downloads = options.downloads = hub_downloads_create(err);
+    if (!serving.downloads)
         return false;
+    struct server *server = server_create(&options, err); // a port that is taken ends it here
+    if (!server) {
+        hub_downloads_destroy(serving.downloads);
+        return false;
+    }
     struct bundle bundle = {0};
     struct engine *engine = NULL;
     struct served *served = NULL;
@@ -120,11 +228,7 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
         opened = model_args_open(&with_default, positional, false, &bundle, err);
     }
     if (opened) {
-        struct engine_options engine_options = {
-            .n_rows = (uint32_t)args->n_rows, .ctx_len = (uint32_t)args->ctx_len,
-            .step_tokens = (uint32_t)args->step_tokens,
-            .memory_budget_bytes = (uint64_t)(args->memory_budget_gb * 1e9),
-            .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9)};
+        struct engine_options engine_options = engine_options_of(args);
         engine = engine_create(bundle.model, bundle.tokenizer, &engine_options, err);
         if (!engine)
             bundle_close(&bundle);
@@ -132,6 +236,7 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
     if (engine)
         served = served_create(&bundle, engine, err);
     if (served) {
+        serving.server = server;
         server_attach(server, served);
         print_banner(served);
         if (args->unix_path)
@@ -139,9 +244,21 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
         else
             fprintf(stderr, strchr(args->host, ':') ? "ready %s://[%s]:%u\n" : "ready %s://%s:%u\n",
                     args->tls_cert ? "https" : "http", args->host, server_port(server));
+        if (with_default.builtin && !serving.repo[0]) {
+            const struct hub_starter *starter = starter_here(served->bundle.be);
+            snprintf(serving.repo, sizeof serving.repo, "%s", starter->repo);
+            serving.download_gb = starter->download_gb;
+        }
+        if (with_default.builtin && (!model_args->builtin || args->get))
+            offer_starter(&serving);
+        else if (args->get)
+            fprintf(stderr, "nothing to fetch: %s is downloaded\n", served->bundle.name);
         server_run(server);
+        starter_stop(serving.starter);
     }
     server_destroy(server);
+    starter_destroy(serving.starter);
+    hub_downloads_destroy(serving.downloads);
     return served != NULL;
 }
 
@@ -192,6 +309,8 @@ int cmd_serve(int argc, char **argv) {
          .help = "seconds that running answers have to finish when told to stop (30)"},
         {.name = "--log-format", .kind = CLI_CHOICE, .out = &args.log_format, .value = "text|json",
          .help = "how log lines look on stderr"},
+        {.name = "--get", .kind = CLI_SWITCH, .out = &args.get, .given = &args.get_given,
+         .help = "if nothing is downloaded (or not this MODEL, an org/name): serve the demo, fetch it, switch to it"},
         {.name = "--verbose", .alias = "-v", .kind = CLI_SWITCH, .out = &args.verbose,
          .help = "log every request"},
         MODEL_OPTIONS(&model),

@@ -151,6 +151,13 @@ bool http_on_signal(struct http_server *server, int signal_number, http_post_fn 
     return watch && watch->event && event_add(watch->event, NULL) == 0;
 }
 
+bool http_on_readable(struct http_server *server, int fd, http_post_fn *fn, void *user) {
+    struct watch *watch = new_watch(server, fn, user);
+    if (watch)
+        watch->event = event_new(server->base, fd, EV_READ, on_watch, watch);
+    return watch && watch->event && event_add(watch->event, NULL) == 0;
+}
+
 bool http_every(struct http_server *server, uint32_t interval_ms, http_post_fn *fn, void *user) {
     struct watch *watch = new_watch(server, fn, user);
     struct timeval interval = {interval_ms / 1000, (interval_ms % 1000) * 1000};

@@ -48,6 +48,8 @@ typedef void http_post_fn(void *user);
 bool http_post(struct http_server *server, http_post_fn *fn, void *user);
 // Call fn on the event thread when the signal comes.
 bool http_on_signal(struct http_server *server, int signal_number, http_post_fn *fn, void *user);
+// Call fn on the event thread once, when fd can be read (or has ended).
+bool http_on_readable(struct http_server *server, int fd, http_post_fn *fn, void *user);
 // Call fn every interval.
 bool http_every(struct http_server *server, uint32_t interval_ms, http_post_fn *fn, void *user);
 

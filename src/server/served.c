@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "base/log.h"
+
 static bool is_special(void *user, struct str text) {
     const struct tokenizer *tokenizer = user;
     token_id id = tokenizer_id(tokenizer, text);
@@ -40,6 +42,7 @@ void served_destroy(struct served *served) {
         if (served->next)
             served->next->link = served->link;
     }
+    log_info("server: gone model=%s", served->bundle.name);
     engine_destroy(served->engine);
     grammar_cache_destroy(served->grammars);
     grammar_vocab_destroy(served->grammar_vocab);

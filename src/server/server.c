@@ -28,6 +28,7 @@ static const struct http_route ROUTES[] = {
     {"GET", "/ready", server_ready},
     {"GET", "/stats", server_stats},
     {"GET", "/metrics", server_metrics},
+    {"GET", "/downloads", server_downloads},
     {"GET", "/openapi.json", server_openapi},
     {NULL, NULL, NULL},
 };
@@ -106,6 +107,10 @@ bool server_post(struct server *server, http_post_fn *fn, void *user) {
     return http_post(server->http, fn, user);
 }
 
+bool server_on_readable(struct server *server, int fd, http_post_fn *fn, void *user) {
+    return http_on_readable(server->http, fd, fn, user);
+}
+
 static void stop_when_drained(void *user) {
     struct server *server = user;
     // The last answer is made, but its bytes may not be on their way yet: two more looks.
@@ -140,6 +145,7 @@ void server_run(struct server *server) {
 void server_destroy(struct server *server) {
     if (!server)
         return;
+    server->stopping = true;
     for (struct served *served = server->all_served; served; served = served->next) {
         engine_destroy(served->engine); // first: its last events still find the event loop
         served->engine = NULL;

@@ -2,6 +2,7 @@
 // The event thread owns this; tokens come from the engine thread through gen_job.
 #ifndef LOAM_SERVER_SERVER_H
 #define LOAM_SERVER_SERVER_H
+#include "hub/downloads.h"
 #include "server/guard.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -23,6 +24,7 @@ struct server_options {
     // Defaults of requests that do not say: < 0 = the model's own, else loam's.
     double temperature, top_p, min_p;
     int64_t top_k, max_tokens;
+    struct hub_downloads *downloads; // what GET /downloads shows, or NULL
     const json_t *template_kwargs; // defaults for chat_template_kwargs, or NULL
 };
 struct server_options server_options_default(void);
@@ -54,6 +56,8 @@ void server_destroy(struct server *server); // NULL is allowed
 uint16_t server_port(const struct server *server);
 // As http_post(): how another thread brings a model.
 bool server_post(struct server *server, http_post_fn *fn, void *user);
+// As http_on_readable().
+bool server_on_readable(struct server *server, int fd, http_post_fn *fn, void *user);
 
 // The status of an error in Anthropic's shape.
 void anthropic_error(struct strbuf *out, int status, const char *type, struct str message);
@@ -62,5 +66,5 @@ void anthropic_error(struct strbuf *out, int status, const char *type, struct st
 http_handler_fn openai_chat, openai_completions, openai_models, openai_model, openai_responses, openai_response,
     openai_response_delete, anthropic_messages, anthropic_count_tokens, server_index, server_health,
     server_ready, server_stats, server_metrics, server_tokenize, server_detokenize, server_apply_template,
-    server_openapi;
+    server_openapi, server_downloads;
 #endif

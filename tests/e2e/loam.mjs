@@ -6,9 +6,12 @@ export const LOAM = process.env.LOAM;
 // loam serve with these arguments on a free port; resolves when it says that it is ready.
 export const serve = (...args) => start(LOAM, ['serve', '--port', '0', ...args]);
 
+// And in another environment.
+export const serve_in = (env, ...args) => start(LOAM, ['serve', '--port', '0', ...args], env);
+
 // The same for any program that says "ready URL".
-export function start(program, args) {
-  const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'pipe'] });
+export function start(program, args, env = process.env) {
+  const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'pipe'], env });
   const server = { child, stderr: '', url: null };
   server.exited = new Promise((resolve) => child.on('exit', (code, signal) => resolve({ code, signal })));
   const ready = new Promise((resolve, reject) => {

@@ -131,8 +131,15 @@ static void picks_the_largest_that_leaves_room(void **state) {
     assert_string_equal(hub_pick_model(&list, 100000)->repo, "a/large");
     assert_string_equal(hub_pick_model(&list, 1300)->repo, "a/small"); // more than three fifths, but it fits
     assert_null(hub_pick_model(&list, 1000));
-    assert_non_null(strstr(hub_starter_repo((uint64_t)16 << 30), "8B"));
-    assert_non_null(strstr(hub_starter_repo(1), "0.6B"));
+    assert_non_null(strstr(hub_starter((uint64_t)15 << 30)->repo, "8B"));
+    assert_non_null(strstr(hub_starter(1)->repo, "0.6B"));
+    // Each leaves half of its memory to the KV cache and to others, and each step up is a larger model.
+    const struct hub_starter *above = hub_starter(UINT64_MAX), *s;
+    for (; above->memory_bytes; above = s) {
+        s = hub_starter(above->memory_bytes - 1);
+        assert_true(above->download_gb * 1e9 < 0.55 * (double)above->memory_bytes);
+        assert_true(s->download_gb < above->download_gb);
+    }
 }
 
 int main(void) {
