@@ -8,6 +8,7 @@
 #include "cli/model_args.h"
 #include "cli/progress.h"
 #include "engine/fit.h"
+#include "hub/resolve.h"
 
 struct fit_args {
     int64_t ctx_len, n_rows, step_tokens;
@@ -167,7 +168,12 @@ int cmd_fit(int argc, char **argv) {
         return cli_fail(argv[0], &err);
     if (fit.was_measured)
         fprintf(stderr, "measured this device's speed and kept it for the next time (--measure does it again)\n");
+    // The whole name of what part of a name meant.
+    struct hub_env env;
+    struct hub_resolved found;
     const char *name = model.model ? model.model : positional;
+    if (hub_env_read(&env, NULL) && hub_resolve_model(&env, name, &found, NULL) && found.repo[0])
+        name = found.repo;
     struct fit_report report;
     fit_report_make(fit.model, &fit.facts, &fit.options, &fit.speed, &report);
     if (args.json) {

@@ -48,7 +48,8 @@ void progress_bytes(struct progress *p, uint64_t done, uint64_t total, double by
     char have[FORMAT_BYTES], of[FORMAT_BYTES], rate[FORMAT_BYTES], left[16], line[256], bar[BAR_CELLS + 1];
     double share = total ? (double)done / (double)total : 0;
     format_seconds(left, seconds_left);
-    snprintf(line, sizeof line, "%3.0f%% %s of %s  %s/s  %s left%s%s", 100 * share, format_bytes(have, done),
+    snprintf(line, sizeof line, "%3d%% %s of %s  %s/s  %s left%s%s", (int)(100 * share), // 100 % is all of it
+             format_bytes(have, done),
              format_bytes(of, total), format_bytes(rate, (uint64_t)bytes_per_s), left, detail ? "  " : "",
              detail ? detail : "");
     if (!p->is_terminal) {

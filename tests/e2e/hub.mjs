@@ -8,7 +8,7 @@ import { spawn } from 'node:child_process';
 import { LOAM } from './loam.mjs';
 
 const hex = (algorithm, ...parts) => parts.reduce((hash, part) => hash.update(part), createHash(algorithm)).digest('hex');
-const commit_of = (name) => hex('sha1', name);
+export const commit_of = (name) => hex('sha1', name);
 
 // The files of a folder as a repository; weights are LFS files. `more` adds files: {path: text or buffer}.
 export function repo_of(folder, more = {}) {
