@@ -237,7 +237,8 @@ double machine_prefill_tps(const struct machine_speed *speed, const struct hub_m
 
 // ---- Machines -----------------------------------------------------------------------------------
 
-// Memory, bandwidth and compute as the makers' data sheets tell them.
+// GPUs: memory, bandwidth and dense tensor products with float32 sums as the makers' data sheets tell them. Hosts:
+// bandwidth is channels times rate (for an instance its share of the whole chip's); their compute is an estimate.
 static const struct machine MACHINES[] = {
     {"laptop, 16 GB DDR5-5600", false, 16, 89.6, 1},
     {"laptop, 32 GB LPDDR5X-7500", false, 32, 120, 2},
@@ -248,7 +249,7 @@ static const struct machine MACHINES[] = {
     {"Xeon 6 with AMX, 512 GB, 8 channels", false, 512, 410, 60},
     {"AWS m7i.4xlarge, 64 GB", false, 64, 60, 8},
     {"AWS c8g.8xlarge (Graviton4), 64 GB", false, 64, 180, 8},
-    {"RTX 3060 12 GB", true, 12, 360, 51},
+    {"RTX 3060 12 GB", true, 12, 360, 25},
     {"RTX 3090 24 GB", true, 24, 936, 71},
     {"RTX 4090 24 GB", true, 24, 1008, 165},
     {"RTX 5090 32 GB", true, 32, 1792, 209},
