@@ -90,16 +90,17 @@ static void *starter_main(void *user) {
     char snapshot[PATH_MAX];
     bool fetched = fetch(s, snapshot, &err);
     hub_downloads_end(s->options.downloads, s->download_id, fetched ? NULL : &err);
-    if (fetched)
-        s->served = open_model(s, snapshot, &err);
-    if (s->served && !server_post(s->options.server, take_over, s)) {
-        served_release(s->served);
-        s->served = NULL;
+    struct served *served = fetched ? open_model(s, snapshot, &err) : NULL;
+    s->served = served;
+    if (served && server_post(s->options.server, take_over, s))
+        return NULL; // s->served is the event thread's from here
+    if (served) {
+        served_release(served);
         err_set(&err, ERR_NOMEM, "out of memory");
-    } else if (!s->served && err.code != ERR_CANCELLED) {
+    }
+    if (err.code != ERR_CANCELLED)
         fprintf(stderr, "loam serve: %s %s: %s\nThe server goes on as it is.\n", fetched ? "cannot serve" : "cannot fetch",
                 s->repo, err.message);
-    }
     return NULL;
 }
 
