@@ -53,6 +53,10 @@ struct engine {
     struct engine_options options;
     struct engine_plan plan;
     uint32_t n_vocab;
+    struct sampler_vocab vocab; // whose arrays are the next two
+    token_id *ends, *newlines;
+    pthread_mutex_t breakers_lock; // guards the field below
+    struct dry_breakers *breakers; // the last that were asked for, NULL before
     pthread_t thread;
     bool thread_started;
     struct queue *inbox;         // submit -> engine thread
@@ -66,6 +70,7 @@ struct engine {
     struct gen_ticket **running; // [n_rows], in order of admission
     struct gen_ticket **waiting; // [n_waiting_max + n_rows], first in first out
     uint32_t n_running, n_waiting, n_waiting_max;
+    struct sampler_scratch *scratch;
     uint32_t *mask;       // [ceil(n_vocab / 32)] of the tokens that a grammar allows next
     uint32_t *free_slots; // recurrent state slots; stack
     uint32_t n_free_slots;
@@ -121,7 +126,36 @@ static bool check_request(const struct engine *engine, const struct gen_request 
     return sampler_params_check(&r->sampling, engine->n_vocab, err);
 }
 
-static struct gen_ticket *ticket_create(const struct engine *engine, const struct gen_request *r,
+// Where DRY's repetitions end, a reference. Making it looks at the whole vocabulary, and most requests ask for the
+// same, so the last one is kept. Any thread.
+static bool breakers_for(struct engine *engine, const struct gen_request *r, struct dry_breakers **out,
+                         struct err *err) {
+    const struct str *texts = r->dry_breakers_given ? r->dry_breakers : DRY_BREAKERS_DEFAULT;
+    uint32_t n = r->dry_breakers_given ? r->n_dry_breakers
+                                       : (uint32_t)(sizeof DRY_BREAKERS_DEFAULT / sizeof *DRY_BREAKERS_DEFAULT);
+    *out = NULL;
+    if (n == 0 || (!engine->tokenizer && !r->dry_breakers_given))
+        return true;
+    if (!engine->tokenizer)
+        return err_set(err, ERR_INVALID, "DRY sequence breakers need a tokenizer");
+    pthread_mutex_lock(&engine->breakers_lock);
+    if (engine->breakers && dry_breakers_are(engine->breakers, texts, n))
+        *out = dry_breakers_acquire(engine->breakers);
+    pthread_mutex_unlock(&engine->breakers_lock);
+    if (*out)
+        return true;
+    *out = dry_breakers_create(engine->tokenizer, texts, n, err);
+    if (!*out)
+        return false;
+    pthread_mutex_lock(&engine->breakers_lock);
+    struct dry_breakers *before = engine->breakers;
+    engine->breakers = dry_breakers_acquire(*out);
+    pthread_mutex_unlock(&engine->breakers_lock);
+    dry_breakers_release(before);
+    return true;
+}
+
+static struct gen_ticket *ticket_create(struct engine *engine, const struct gen_request *r,
                                         struct err *err) {
     struct gen_ticket *t = calloc(1, sizeof *t);
     if (!t)
@@ -150,7 +184,11 @@ static struct gen_ticket *ticket_create(const struct engine *engine, const struc
     for (; t->n_stops < r->n_stops; t->n_stops++)
         if (!arena_copy(&t->arena, r->stops[t->n_stops], &t->stops[t->n_stops]))
             goto nomem;
-    t->sampler = sampler_create(&r->sampling, engine->n_vocab, err);
+    struct dry_breakers *breakers = NULL;
+    if (r->sampling.dry.multiplier > 0 && !breakers_for(engine, r, &breakers, err))
+        goto failed;
+    t->sampler = sampler_create(&r->sampling, &engine->vocab, breakers, err);
+    dry_breakers_release(breakers);
     if (!t->sampler)
         goto failed;
     t->grammar = r->grammar ? grammar_state_create(r->grammar, err) : NULL;
@@ -382,11 +420,10 @@ static void build_step(struct engine *engine) {
 }
 
 static bool is_eos(const struct engine *engine, token_id id) {
-    const struct model_config *config = model_config_of(engine->model);
-    for (uint32_t i = 0; i < config->n_eos; i++)
-        if (config->eos[i] == id)
+    for (uint32_t i = 0; i < engine->vocab.n_ends; i++)
+        if (engine->ends[i] == id)
             return true;
-    return engine->tokenizer && id == tokenizer_eos(engine->tokenizer);
+    return false;
 }
 
 // Does this token appear in the text?
@@ -462,8 +499,8 @@ static void sample_rows(struct engine *engine, const float *logits) {
         const uint32_t *mask = t->grammar ? engine->mask : NULL;
         if (t->grammar && !grammar_state_mask(t->grammar, engine->mask, &err)) {
             finish_plain(engine, t, FINISH_ERROR, &err);
-        } else if (sampler_sample(t->sampler, logits + (size_t)t->logits_idx * engine->n_vocab, mask,
-                                  t->n_tokens - t->n_prompt, &token)) {
+        } else if (sampler_sample(t->sampler, engine->scratch, logits + (size_t)t->logits_idx * engine->n_vocab, mask,
+                                  &(struct sampler_context){t->tokens, t->n_tokens, t->n_prompt}, &token)) {
             over = deliver(engine, t, &token);
         } else {
             err_set(&err, ERR_INTERNAL, mask ? "no token fits the grammar" : "the model's logits are not numbers");
@@ -540,6 +577,32 @@ static void copy_page(void *user, uint32_t group, uint32_t from, uint32_t to) {
     be->ops->kv_copy_page(be, model_kv_pool(engine->model), group, from, to);
 }
 
+// The tokens that end a sequence, and those of a newline, which some samplers treat apart.
+static bool collect_vocab(struct engine *engine, struct err *err) {
+    const struct model_config *config = model_config_of(engine->model);
+    struct token_list newline = {0};
+    engine->vocab.n_vocab = engine->n_vocab;
+    engine->ends = calloc(config->n_eos + 1, sizeof *engine->ends);
+    if (!engine->ends)
+        return err_set(err, ERR_NOMEM, "out of memory for the engine");
+    for (uint32_t i = 0; i <= config->n_eos; i++) {
+        token_id id = i < config->n_eos ? config->eos[i]
+                      : engine->tokenizer ? tokenizer_eos(engine->tokenizer) : TOKEN_NONE;
+        if (id >= 0 && (uint32_t)id < engine->n_vocab)
+            engine->ends[engine->vocab.n_ends++] = id;
+    }
+    bool ok = !engine->tokenizer || tokenizer_encode(engine->tokenizer, STR("\n"), 0, &newline, err);
+    uint32_t n = 0;
+    for (size_t i = 0; i < newline.n; i++)
+        if ((uint32_t)newline.ids[i] < engine->n_vocab)
+            newline.ids[n++] = newline.ids[i];
+    engine->newlines = newline.ids; // handed over
+    engine->vocab.ends = engine->ends;
+    engine->vocab.newlines = newline.ids;
+    engine->vocab.n_newlines = n;
+    return ok && (!newline.failed || err_set(err, ERR_NOMEM, "out of memory for the engine"));
+}
+
 static bool allocate(struct engine *engine, struct err *err) {
     const struct model_limits *limits = &engine->plan.limits;
     struct model_memory memory;
@@ -554,7 +617,11 @@ static bool allocate(struct engine *engine, struct err *err) {
     engine->kv = kv_cache_create(&options, err);
     engine->inbox = queue_create(n_live_max, err);
     if (!engine->kv || !engine->inbox ||
-        !step_builder_init(&engine->step, limits->n_tokens, limits->n_rows, limits->n_logits, err))
+        !step_builder_init(&engine->step, limits->n_tokens, limits->n_rows, limits->n_logits, err) ||
+        !collect_vocab(engine, err))
+        return false;
+    engine->scratch = sampler_scratch_create(engine->n_vocab, limits->ctx_len, err);
+    if (!engine->scratch)
         return false;
     engine->mask = calloc((engine->n_vocab + 31) / 32, sizeof *engine->mask);
     engine->running = calloc(limits->n_rows, sizeof(struct gen_ticket *));
@@ -580,6 +647,7 @@ struct engine *engine_create(struct model *model, const struct tokenizer *tokeni
     engine->n_waiting_max = options->n_waiting_max ? options->n_waiting_max : WAITING_DEFAULT;
     engine->n_vocab = model_config_of(model)->n_vocab;
     pthread_mutex_init(&engine->stats_lock, NULL);
+    pthread_mutex_init(&engine->breakers_lock, NULL);
     if (!engine_plan_make(model, options, &engine->plan, err) || !allocate(engine, err)) {
         engine_destroy(engine);
         return NULL;
@@ -612,6 +680,11 @@ void engine_destroy(struct engine *engine) {
     queue_destroy(engine->inbox);
     step_builder_deinit(&engine->step);
     pthread_mutex_destroy(&engine->stats_lock);
+    pthread_mutex_destroy(&engine->breakers_lock);
+    dry_breakers_release(engine->breakers);
+    sampler_scratch_destroy(engine->scratch);
+    free(engine->ends);
+    free(engine->newlines);
     free(engine->mask);
     free(engine->running);
     free(engine->waiting);

@@ -62,6 +62,9 @@ struct gen_request {
     uint32_t n_prompt;
     uint32_t max_tokens; // 0 = until the context is full
     struct sampler_params sampling;
+    const struct str *dry_breakers; // [n_dry_breakers], copied: texts that end DRY's repetitions
+    uint32_t n_dry_breakers;
+    bool dry_breakers_given; // false: DRY_BREAKERS_DEFAULT
     const struct str *stops; // [n_stops], copied: end the text before any of these
     uint32_t n_stops;
     bool ignore_eos;
