@@ -1,11 +1,13 @@
 // The public library: include/loam/loam.h over engine and bundle.
 #include "loam/loam.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "engine/bundle.h"
 #include "engine/engine.h"
+#include "sample/sampler_options.h"
 
 struct loam_model {
     struct bundle bundle;
@@ -179,14 +181,36 @@ static bool prompt_of(const loam_model *model, const struct loam_request *r, str
     return ok;
 }
 
-static struct sampler_params sampling_of(const loam_model *model, const struct loam_request *r) {
+// The first four have fields of their own.
+static bool sampling_of(const loam_model *model, const struct loam_request *r, struct sampler_params *out,
+                        struct logit_bias *bias, struct err *err) {
     struct sampler_params p = bundle_sampling(&model->bundle);
     p.temperature = r->temperature >= 0 ? r->temperature : p.temperature;
     p.top_p = r->top_p >= 0 ? r->top_p : p.top_p;
     p.min_p = r->min_p >= 0 ? r->min_p : p.min_p;
     p.top_k = r->top_k >= 0 ? r->top_k : p.top_k;
     p.seed = r->seed;
-    return p;
+    for (uint32_t i = 0; i < r->n_sampling; i++) {
+        const struct loam_sampling *one = &r->sampling[i];
+        size_t at = 0;
+        while (at < SAMPLER_OPTIONS_N && strcmp(one->name, SAMPLER_OPTIONS[at].name) != 0)
+            at++;
+        if (at == SAMPLER_OPTIONS_N)
+            return err_set(err, ERR_INVALID, "there is no sampling option \"%s\"", one->name);
+        const struct sampler_option *o = &SAMPLER_OPTIONS[at];
+        if (!(one->value >= o->min && one->value <= o->max))
+            return err_set(err, ERR_INVALID, "%s must be from %g to %g, not %g", o->name, o->min, o->max,
+                           one->value);
+        if (o->kind != SAMPLER_REAL && one->value != floor(one->value))
+            return err_set(err, ERR_INVALID, "%s must be a whole number, not %g", o->name, one->value);
+        sampler_option_set(&p, at, one->value);
+    }
+    for (uint32_t i = 0; i < r->n_bias; i++)
+        bias[i] = (struct logit_bias){r->bias[i].id, r->bias[i].bias};
+    p.bias = bias;
+    p.n_bias = r->n_bias;
+    *out = p;
+    return true;
 }
 
 static void generation_free(struct loam_generation *g) {
@@ -199,7 +223,9 @@ static void generation_free(struct loam_generation *g) {
 loam_generation *loam_start(loam_model *model, const struct loam_request *r, struct loam_error *error) {
     struct err err = {0};
     struct token_list ids = {0};
-    struct str stops[16];
+    struct str stops[16], breakers[32];
+    struct sampler_params sampling;
+    struct logit_bias *bias = NULL;
     struct loam_generation *g = calloc(1, sizeof *g);
     if (!g) {
         err_set(&err, ERR_NOMEM, "out of memory for a request");
@@ -214,14 +240,24 @@ loam_generation *loam_start(loam_model *model, const struct loam_request *r, str
               err_set(&err, ERR_INVALID, "a request has at most 16 stops, not %u", r->n_stops);
     for (uint32_t i = 0; ok && i < r->n_stops; i++)
         stops[i] = str_from(r->stops[i]);
-    if (ok && prompt_of(model, r, &ids, &err)) {
-        struct gen_request request = {.prompt = ids.ids, .n_prompt = (uint32_t)ids.n,
-                                      .max_tokens = r->max_tokens, .stops = stops, .n_stops = r->n_stops,
-                                      
-                                      .sampling = sampling_of(model, r), .ignore_eos = r->ignore_eos,
-                                      .on_event = on_event, .user = g};
+    ok = ok && (r->n_dry_breakers <= sizeof breakers / sizeof *breakers ||
+                err_set(&err, ERR_INVALID, "a request has at most 32 dry_breakers, not %u", r->n_dry_breakers));
+    for (uint32_t i = 0; ok && i < r->n_dry_breakers; i++)
+        breakers[i] = str_from(r->dry_breakers[i]);
+    if (ok) {
+        bias = calloc((size_t)r->n_bias + 1, sizeof *bias);
+        ok = bias || err_set(&err, ERR_NOMEM, "out of memory for a request");
+    }
+    if (ok && sampling_of(model, r, &sampling, bias, &err) && prompt_of(model, r, &ids, &err)) {
+        struct gen_request request = {
+            .prompt = ids.ids, .n_prompt = (uint32_t)ids.n,
+            .max_tokens = r->max_tokens ? r->max_tokens : bundle_max_tokens(&model->bundle),
+            .stops = stops, .n_stops = r->n_stops, .sampling = sampling, .ignore_eos = r->ignore_eos,
+            .dry_breakers = breakers, .n_dry_breakers = r->n_dry_breakers,
+            .dry_breakers_given = r->dry_breakers != NULL, .on_event = on_event, .user = g};
         g->ticket = engine_submit(model->engine, &request, &err);
     }
+    free(bias);
     token_list_deinit(&ids);
     if (!g->ticket) {
         generation_free(g);

@@ -92,6 +92,17 @@ LOAM_API void loam_free(void *p);
 // must not block. Return false to stop here.
 typedef bool loam_text_fn(void *user, const char *text, size_t n);
 
+// One more sampling option by the name that it has in the HTTP API: "repetition_penalty", "xtc_probability",
+// "dry_multiplier", "min_tokens" and so on (docs/sampling.md).
+struct loam_sampling {
+    const char *name;
+    double value;
+};
+struct loam_logit_bias {
+    int32_t id;
+    float bias; // added to the token's logit
+};
+
 struct loam_request {
     // The prompt, exactly one of these three.
     const char *messages;   // JSON array of chat messages
@@ -100,10 +111,16 @@ struct loam_request {
     size_t n_tokens;
     const char *tools;      // JSON array for the chat template, or NULL
 
-    uint32_t max_tokens;    // 0 = until the model ends or the context is full
+    uint32_t max_tokens;    // 0 = as the model's authors say, else until it ends or the context is full
     float temperature;      // < 0 = the model's own default; 0 = always the likeliest token
     float top_p, min_p;     // < 0 = the model's own default
     int32_t top_k;          // < 0 = the model's own default; 0 = all
+    const struct loam_sampling *sampling; // [n_sampling]; before the fields above; the last of a name counts
+    uint32_t n_sampling;
+    const struct loam_logit_bias *bias;   // [n_bias]
+    uint32_t n_bias;
+    const char *const *dry_breakers; // [n_dry_breakers] texts that end DRY's repetitions; NULL = the usual ones
+    uint32_t n_dry_breakers;
     uint64_t seed;          // same request and seed, same answer
     const char *const *stops; // [n_stops] texts that end the answer before them
     uint32_t n_stops;

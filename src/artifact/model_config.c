@@ -664,16 +664,22 @@ static bool read_eos(struct model_config *c, const json_t *object, const char *w
     return true;
 }
 
+static int32_t count_of(int64_t value) {
+    return (int32_t)(value < 0 ? -1 : value > INT32_MAX ? INT32_MAX : value);
+}
+
 static bool read_generation(struct model_config *c, const json_t *object, struct err *err) {
     struct generation_defaults *g = &c->generation;
-    int64_t top_k = -1, max_new_tokens = -1;
+    int64_t top_k = -1, max_new_tokens = -1, min_new_tokens = -1;
     const json_t *do_sample = json_object_get(object, "do_sample");
     if (!json_get_f32(object, "temperature", &g->temperature, GENERATION, err) ||
         !json_get_f32(object, "top_p", &g->top_p, GENERATION, err) ||
         !json_get_f32(object, "min_p", &g->min_p, GENERATION, err) ||
+        !json_get_f32(object, "typical_p", &g->typical_p, GENERATION, err) ||
         !json_get_f32(object, "repetition_penalty", &g->repetition_penalty, GENERATION, err) ||
         !json_get_i64(object, "top_k", &top_k, GENERATION, err) ||
         !json_get_i64(object, "max_new_tokens", &max_new_tokens, GENERATION, err) ||
+        !json_get_i64(object, "min_new_tokens", &min_new_tokens, GENERATION, err) ||
         !json_get_bool(object, "do_sample", &g->do_sample, GENERATION, err) ||
         !read_token(object, "bos_token_id", &c->bos, GENERATION, err) ||
         !read_token(object, "pad_token_id", &c->pad, GENERATION, err))
@@ -685,6 +691,7 @@ static bool read_generation(struct model_config *c, const json_t *object, struct
         {"temperature", g->temperature, 0, 100},
         {"top_p", g->top_p, 0, 1},
         {"min_p", g->min_p, 0, 1},
+        {"typical_p", g->typical_p, 0, 1},
         {"repetition_penalty", g->repetition_penalty, 1e-3f, 1e3f},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
@@ -692,10 +699,9 @@ static bool read_generation(struct model_config *c, const json_t *object, struct
             !(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
             return err_set(err, ERR_FORMAT, GENERATION ": \"%s\" must be from %g to %g", ranges[i].key,
                            (double)ranges[i].min, (double)ranges[i].max);
-    g->top_k = (int32_t)(top_k < 0 ? -1 : top_k > INT32_MAX ? INT32_MAX : top_k);
-    g->max_new_tokens = (int32_t)(max_new_tokens < 0           ? -1
-                                  : max_new_tokens > INT32_MAX ? INT32_MAX
-                                                               : max_new_tokens);
+    g->top_k = count_of(top_k);
+    g->max_new_tokens = count_of(max_new_tokens);
+    g->min_new_tokens = count_of(min_new_tokens);
     g->do_sample_given = json_is_boolean(do_sample);
     return read_eos(c, object, GENERATION, err);
 }
@@ -853,7 +859,7 @@ struct model_config *model_config_create(struct str config_json, struct str gene
         return NULL;
     }
     config->bos = config->pad = -1;
-    config->generation = (struct generation_defaults){-1, -1, -1, -1, -1, -1, false, false};
+    config->generation = (struct generation_defaults){-1, -1, -1, -1, -1, -1, -1, -1, false, false};
     json_t *generation = NULL;
     config->root = json_parse(config_json, CONFIG, err);
     bool ok = config->root != NULL;

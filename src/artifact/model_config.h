@@ -46,8 +46,8 @@ struct quant_spec {
 };
 
 struct generation_defaults { // generation_config.json; -1 where it is silent
-    float temperature, top_p, min_p, repetition_penalty;
-    int32_t top_k, max_new_tokens;
+    float temperature, top_p, min_p, typical_p, repetition_penalty;
+    int32_t top_k, max_new_tokens, min_new_tokens;
     bool do_sample, do_sample_given;
 };
 

@@ -96,7 +96,8 @@ static bool store(const struct cli_option *option, const char *named, const char
         list->values[list->n++] = text;
         break;
     }
-    case CLI_INT: {
+    case CLI_INT:
+    case CLI_WHOLE: {
         errno = 0;
         long long v = strtoll(text, &end, 10);
         if (*text == '\0' || *end != '\0' || errno != 0)
@@ -105,7 +106,10 @@ static bool store(const struct cli_option *option, const char *named, const char
             ((double)v < option->min || (double)v > option->max))
             return err_set(err, ERR_INVALID, "%s must be from %.0f to %.0f, not %lld", named,
                            option->min, option->max, v);
-        *(int64_t *)option->out = v;
+        if (option->kind == CLI_WHOLE)
+            *(double *)option->out = (double)v;
+        else
+            *(int64_t *)option->out = v;
         break;
     }
     case CLI_REAL: {

@@ -19,6 +19,7 @@ enum cli_kind {
     CLI_LIST,   // struct cli_texts *: may be given several times
     CLI_INT,    // int64_t *, within [min, max]
     CLI_REAL,   // double *, within [min, max]
+    CLI_WHOLE,  // double *: a whole number within [min, max]
     CLI_CHOICE, // const char **: one of `choices`, separated by '|'
 };
 

@@ -9,16 +9,17 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/model_args.h"
+#include "cli/sampling_args.h"
 #include "engine/engine.h"
 
 enum { PROMPT_BYTES_MAX = 64 << 20 };
 
 struct generate_args {
     const char *prompt, *prompt_file, *tokens_file, *system;
-    bool raw, ignore_eos, json, top_p_given, temp_given, top_k_given, min_p_given;
-    int64_t max_tokens, top_k, seed, ctx_len;
-    double temperature, top_p, min_p;
-    struct cli_texts stops;
+    bool raw, ignore_eos, json;
+    int64_t max_tokens, seed, ctx_len;
+    struct sampler_given sampling;
+    struct cli_texts stops, dry_breakers;
 };
 
 // What the engine thread tells us; main waits on it.
@@ -110,10 +111,7 @@ static bool prompt_ids(const struct generate_args *args, const struct bundle *bu
 
 static struct sampler_params sampling_of(const struct generate_args *args, const struct bundle *bundle) {
     struct sampler_params p = bundle_sampling(bundle);
-    p.temperature = args->temp_given ? (float)args->temperature : p.temperature;
-    p.top_p = args->top_p_given ? (float)args->top_p : p.top_p;
-    p.min_p = args->min_p_given ? (float)args->min_p : p.min_p;
-    p.top_k = args->top_k_given ? (int32_t)args->top_k : p.top_k;
+    sampler_given_apply(&args->sampling, &p);
     p.seed = (uint64_t)args->seed;
     return p;
 }
@@ -148,13 +146,16 @@ static bool generate(const struct generate_args *args, const struct bundle *bund
     struct answer answer = {.stream = !args->json};
     pthread_mutex_init(&answer.lock, NULL);
     pthread_cond_init(&answer.done_cond, NULL);
-    struct str stops[32];
+    struct str stops[32], breakers[32];
     for (uint32_t i = 0; i < args->stops.n; i++)
         stops[i] = str_from(args->stops.values[i]);
+    for (uint32_t i = 0; i < args->dry_breakers.n; i++)
+        breakers[i] = str_from(args->dry_breakers.values[i]);
+    uint32_t max_tokens = args->max_tokens ? (uint32_t)args->max_tokens : bundle_max_tokens(bundle);
     bool ok = prompt_ids(args, bundle, prompt, &ids, err);
     if (ok) {
         // Room for this request alone; without a limit, for what the model's context allows.
-        uint64_t want = args->max_tokens ? ids.n + (uint64_t)args->max_tokens : 0;
+        uint64_t want = max_tokens ? ids.n + (uint64_t)max_tokens : 0;
         uint32_t ctx_max = model_config_of(bundle->model)->ctx_len_max;
         struct engine_options options = {.n_rows = 1,
                                          .ctx_len = args->ctx_len          ? (uint32_t)args->ctx_len
@@ -165,8 +166,10 @@ static bool generate(const struct generate_args *args, const struct bundle *bund
     }
     if (ok) {
         struct gen_request request = {
-            .prompt = ids.ids, .n_prompt = (uint32_t)ids.n, .max_tokens = (uint32_t)args->max_tokens,
+            .prompt = ids.ids, .n_prompt = (uint32_t)ids.n, .max_tokens = max_tokens,
             .stops = stops, .n_stops = args->stops.n, .ignore_eos = args->ignore_eos,
+            .dry_breakers = breakers, .n_dry_breakers = args->dry_breakers.n,
+            .dry_breakers_given = args->dry_breakers.n > 0,
             .sampling = sampling_of(args, bundle), .on_event = on_event, .user = &answer};
         ticket = engine_submit(engine, &request, err);
         ok = ticket != NULL;
@@ -209,8 +212,8 @@ static bool generate(const struct generate_args *args, const struct bundle *bund
 
 int cmd_generate(int argc, char **argv) {
     struct model_args model = model_args_default();
-    struct generate_args args = {.temperature = 0.7, .top_p = 1};
-    const struct cli_option options[] = {
+    struct generate_args args = {0};
+    const struct cli_option own[] = {
         {.name = "--prompt", .alias = "-p", .kind = CLI_TEXT, .out = &args.prompt, .value = "TEXT",
          .help = "the prompt, where it is not the second argument; else stdin"},
         {.name = "--prompt-file", .alias = "-f", .kind = CLI_TEXT, .out = &args.prompt_file, .value = "F",
@@ -223,20 +226,12 @@ int cmd_generate(int argc, char **argv) {
          .help = "take the prompt as it is, without the chat template"},
         {.name = "--max-tokens", .alias = "-n", .kind = CLI_INT, .out = &args.max_tokens, .value = "N",
          .min = 1, .max = 1e9, .help = "stop after N tokens (until the model ends)"},
-        {.name = "--temp", .alias = "--temperature", .kind = CLI_REAL, .out = &args.temperature,
-         .value = "T", .min = 0, .max = 5, .help = "0 = always the likeliest token",
-         .given = &args.temp_given},
-        {.name = "--top-p", .kind = CLI_REAL, .out = &args.top_p, .value = "P", .min = 0, .max = 1,
-         .help = "only the likeliest tokens that together have this probability",
-         .given = &args.top_p_given},
-        {.name = "--top-k", .kind = CLI_INT, .out = &args.top_k, .value = "K", .min = 0, .max = 1e6,
-         .help = "only the K likeliest tokens", .given = &args.top_k_given},
-        {.name = "--min-p", .kind = CLI_REAL, .out = &args.min_p, .value = "P", .min = 0, .max = 1,
-         .help = "only tokens at least this fraction as likely as the best", .given = &args.min_p_given},
         {.name = "--seed", .kind = CLI_INT, .out = &args.seed, .value = "S",
          .help = "same seed, same text (0)"},
         {.name = "--stop", .kind = CLI_LIST, .out = &args.stops, .value = "TEXT",
          .help = "end before this text; may be repeated"},
+        {.name = "--dry-sequence-breaker", .kind = CLI_LIST, .out = &args.dry_breakers, .value = "TEXT",
+         .help = "where DRY's repetitions end; may be repeated (newline : \" *)"},
         {.name = "--ignore-eos", .kind = CLI_SWITCH, .out = &args.ignore_eos,
          .help = "go on after the model's end token"},
         {.name = "--context-length", .kind = CLI_INT, .out = &args.ctx_len, .value = "N", .min = 16,
@@ -244,6 +239,9 @@ int cmd_generate(int argc, char **argv) {
         {.name = "--json", .kind = CLI_SWITCH, .out = &args.json, .help = "one JSON object on stdout"},
         MODEL_OPTIONS(&model),
     };
+    struct cli_option options[sizeof own / sizeof *own + SAMPLER_OPTIONS_N];
+    memcpy(options, own, sizeof own);
+    sampling_args_options(options + sizeof own / sizeof *own, &args.sampling);
     const struct cli_spec spec = {"generate (MODEL | --builtin) [PROMPT] [options]",
                                   "Answer one prompt. The text goes to stdout as it is produced.",
                                   CLI_OPTIONS(options), 2};

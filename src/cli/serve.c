@@ -7,6 +7,7 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/sampling_args.h"
 #include "cli/starter.h"
 #include "hub/pick.h"
 #include "hub/resolve.h"
@@ -15,8 +16,9 @@
 
 struct serve_args {
     const char *host, *unix_path, *log_format, *api_key, *cors, *tls_cert, *tls_key;
-    int64_t port, n_connections_max, n_rows, ctx_len, top_k, max_tokens, step_tokens, drain_s;
-    double temperature, top_p, min_p, memory_budget_gb, kv_budget_gb;
+    int64_t port, n_connections_max, n_rows, ctx_len, max_tokens, step_tokens, drain_s;
+    double memory_budget_gb, kv_budget_gb;
+    struct sampler_given sampling;
     bool verbose, get, get_given;
 };
 
@@ -187,10 +189,7 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
     options.tls_cert = args->tls_cert;
     options.tls_key = args->tls_key;
     options.n_connections_max = (uint32_t)args->n_connections_max;
-    options.temperature = args->temperature;
-    options.top_p = args->top_p;
-    options.min_p = args->min_p;
-    options.top_k = args->top_k;
+    options.sampling = args->sampling;
     options.max_tokens = args->max_tokens;
     options.drain_ms = (uint32_t)args->drain_s * 1000;
     if (!args->tls_cert != !args->tls_key)
@@ -264,10 +263,9 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
 
 int cmd_serve(int argc, char **argv) {
     struct model_args model = model_args_default();
-    struct serve_args args = {.host = "127.0.0.1", .port = 8080, .temperature = -1, .top_p = -1, .min_p = -1,
-                              .top_k = -1, .max_tokens = -1, .n_connections_max = SERVER_CONNECTIONS_MAX,
+    struct serve_args args = {.host = "127.0.0.1", .port = 8080, .n_connections_max = SERVER_CONNECTIONS_MAX,
                               .log_format = "text", .drain_s = 30};
-    const struct cli_option options[] = {
+    const struct cli_option own[] = {
         {.name = "--host", .kind = CLI_TEXT, .out = &args.host, .value = "H",
          .help = "address to listen on (127.0.0.1: this machine only)", .env = "LOAM_HOST"},
         {.name = "--port", .kind = CLI_INT, .out = &args.port, .value = "N", .min = 0, .max = 65535,
@@ -295,16 +293,8 @@ int cmd_serve(int argc, char **argv) {
          .min = 0, .max = 1e6, .help = "weights, cache and scratch must fit into this much (0 = advise only)"},
         {.name = "--kv-budget", .kind = CLI_REAL, .out = &args.kv_budget_gb, .value = "GB", .min = 0,
          .max = 1e6, .help = "the KV cache must fit into this much"},
-        {.name = "--temperature", .alias = "--temp", .kind = CLI_REAL, .out = &args.temperature,
-         .value = "T", .min = 0, .max = 5, .help = "for requests that do not say (the model's, else 0.7)"},
-        {.name = "--top-p", .kind = CLI_REAL, .out = &args.top_p, .value = "P", .min = 0, .max = 1,
-         .help = "likewise (the model's, else 1)"},
-        {.name = "--top-k", .kind = CLI_INT, .out = &args.top_k, .value = "K", .min = 0, .max = 1e6,
-         .help = "likewise (the model's, else all)"},
-        {.name = "--min-p", .kind = CLI_REAL, .out = &args.min_p, .value = "P", .min = 0, .max = 1,
-         .help = "likewise (0)"},
         {.name = "--max-tokens", .kind = CLI_INT, .out = &args.max_tokens, .value = "N", .min = 1,
-         .max = 1e9, .help = "likewise (until the model ends)"},
+         .max = 1e9, .help = "for requests that do not say (the model's, else until it ends)"},
         {.name = "--drain", .kind = CLI_INT, .out = &args.drain_s, .value = "S", .min = 1, .max = 86400,
          .help = "seconds that running answers have to finish when told to stop (30)"},
         {.name = "--log-format", .kind = CLI_CHOICE, .out = &args.log_format, .value = "text|json",
@@ -315,9 +305,12 @@ int cmd_serve(int argc, char **argv) {
          .help = "log every request"},
         MODEL_OPTIONS(&model),
     };
+    struct cli_option options[sizeof own / sizeof *own + SAMPLER_OPTIONS_N];
+    memcpy(options, own, sizeof own);
+    sampling_args_options(options + sizeof own / sizeof *own, &args.sampling);
     const struct cli_spec spec = {"serve [MODEL] [options]",
                                   "Serve a model over the OpenAI API; without a MODEL, the downloaded one that suits this\n"
-                                  "machine best, else the built-in demo.",
+                                  "machine best, else the built-in demo. Sampling options are for requests that do not say.",
                                   CLI_OPTIONS(options), 1};
     const char *positional = NULL;
     uint32_t n;

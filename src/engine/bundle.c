@@ -5,6 +5,7 @@
 
 #include "artifact/builtin.h"
 #include "base/clock.h"
+#include "sample/sampler_options.h"
 
 // The folder's own name; in a hub cache, models--org--name/snapshots/<commit> is org/name.
 static char *name_of_folder(const char *folder) {
@@ -112,5 +113,22 @@ struct sampler_params bundle_sampling(const struct bundle *bundle) {
     p.top_p = d->top_p >= 0 ? d->top_p : p.top_p;
     p.min_p = d->min_p >= 0 ? d->min_p : p.min_p;
     p.top_k = d->top_k >= 0 ? d->top_k : p.top_k;
+    p.typical_p = d->typical_p >= 0 ? d->typical_p : p.typical_p;
+    if (d->repetition_penalty >= 0) { // transformers looks back over everything
+        p.repetition_penalty = d->repetition_penalty;
+        p.repetition_context = 0;
+    }
+    p.min_tokens = d->min_new_tokens >= 0 ? (uint32_t)d->min_new_tokens : p.min_tokens;
+    // What an author asks for beyond the range of a request is its end, not a model that answers nobody.
+    for (size_t i = 0; i < SAMPLER_OPTIONS_N; i++) {
+        double value = sampler_option_get(&p, i), max = SAMPLER_OPTIONS[i].max;
+        if (value > max)
+            sampler_option_set(&p, i, max);
+    }
     return p;
+}
+
+uint32_t bundle_max_tokens(const struct bundle *bundle) {
+    int32_t n = model_config_of(bundle->model)->generation.max_new_tokens;
+    return n > 0 ? (uint32_t)n : 0;
 }

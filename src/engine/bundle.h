@@ -36,4 +36,6 @@ bool kv_kind_parse(const char *name, enum kv_kind *out, struct err *err);
 // How to sample when nobody says otherwise: as the model's authors ask (generation_config.json), else at
 // temperature 0.7.
 struct sampler_params bundle_sampling(const struct bundle *bundle);
+// And how long an answer may be: the authors' max_new_tokens, 0 = as long as the context allows.
+uint32_t bundle_max_tokens(const struct bundle *bundle);
 #endif

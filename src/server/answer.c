@@ -97,6 +97,8 @@ static bool start_choices(struct answer *a, struct err *err) {
         struct gen_request request = {
             .prompt = prompt->ids, .n_prompt = (uint32_t)prompt->n, .max_tokens = a->fields.max_tokens,
             .sampling = a->fields.sampling, .stops = a->fields.stops, .n_stops = a->fields.n_stops,
+            .dry_breakers = a->fields.dry_breakers, .n_dry_breakers = a->fields.n_dry_breakers,
+            .dry_breakers_given = a->fields.dry_breakers_given,
             .ignore_eos = a->fields.ignore_eos, .shown = a->shown, .n_shown = a->n_shown,
             .grammar = a->fields.grammar};
         uint32_t of_prompt = a->n_started % a->fields.n;
@@ -135,17 +137,26 @@ static void count_end(struct answer *a, struct choice *c, const struct gen_usage
     metrics_count(&a->server->metrics, usage);
 }
 
+static bool push_text(struct choice *c, struct str text) {
+    if (text.n && c->parser)
+        return output_parser_push(c->parser, text);
+    if (text.n)
+        on_piece(c, &(struct output_piece){.kind = OUTPUT_CONTENT, .text = text});
+    return true;
+}
+
 static void on_delta(void *user, const struct gen_delta *delta) {
     struct choice *c = user;
     struct answer *a = c->answer;
     struct err err = {0};
     bool ok = true;
-    if (delta->n_tokens && a->surface->tokens)
-        a->surface->tokens(a->state, c->idx, delta->tokens, delta->n_tokens);
-    if (delta->text.n && c->parser)
-        ok = output_parser_push(c->parser, delta->text);
-    else if (delta->text.n)
-        on_piece(c, &(struct output_piece){.kind = OUTPUT_CONTENT, .text = delta->text});
+    size_t at = 0;
+    for (size_t i = 0; ok && a->surface->tokens && i < delta->n_tokens; i++) { // so that a piece knows its tokens
+        a->surface->tokens(a->state, c->idx, &delta->tokens[i], 1);
+        ok = push_text(c, str_slice(delta->text, at, delta->text_ends[i]));
+        at = delta->text_ends[i];
+    }
+    ok = ok && push_text(c, str_slice(delta->text, at, delta->text.n));
     if (!delta->done) {
         if (!ok) {
             err_set(&err, ERR_NOMEM, "out of memory for the answer");

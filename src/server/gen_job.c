@@ -17,6 +17,7 @@ struct gen_job {
     bool posted;          // a take() is on its way to the event thread
     struct strbuf text;
     struct sampled *tokens;
+    size_t *text_ends; // [n_tokens] bytes of text after each
     size_t n_tokens, n_tokens_max;
     bool done;
     enum finish_reason finish;
@@ -30,6 +31,7 @@ static void job_free(struct gen_job *job) {
     strbuf_deinit(&job->text);
     strbuf_deinit(&job->stop_text);
     free(job->tokens);
+    free(job->text_ends);
     pthread_mutex_destroy(&job->lock);
     served_release(job->served);
     free(job);
@@ -46,9 +48,12 @@ static void take(void *user) {
     }
     struct strbuf text = job->text;
     struct sampled *tokens = job->tokens;
-    struct gen_delta delta = {.tokens = tokens, .n_tokens = job->n_tokens, .done = job->done};
+    size_t *text_ends = job->text_ends;
+    struct gen_delta delta = {.tokens = tokens, .text_ends = text_ends, .n_tokens = job->n_tokens,
+                              .done = job->done};
     job->text = (struct strbuf){0};
     job->tokens = NULL;
+    job->text_ends = NULL;
     job->n_tokens = job->n_tokens_max = 0;
     pthread_mutex_unlock(&job->lock);
     delta.text = strbuf_str(&text);
@@ -68,19 +73,24 @@ static void take(void *user) {
         job_free(job);
     strbuf_deinit(&text);
     free(tokens);
+    free(text_ends);
 }
 
+// After the token's text is there.
 static void keep_token(struct gen_job *job, const struct sampled *token) {
     if (job->n_tokens == job->n_tokens_max) {
         size_t n = job->n_tokens_max ? job->n_tokens_max * 2 : 16;
         struct sampled *grown = realloc(job->tokens, n * sizeof *grown);
-        if (!grown) {
+        job->tokens = grown ? grown : job->tokens;
+        size_t *ends = realloc(job->text_ends, n * sizeof *ends);
+        job->text_ends = ends ? ends : job->text_ends;
+        if (!grown || !ends) {
             job->text.failed = true;
             return;
         }
-        job->tokens = grown;
         job->n_tokens_max = n;
     }
+    job->text_ends[job->n_tokens] = job->text.n;
     job->tokens[job->n_tokens++] = *token;
 }
 

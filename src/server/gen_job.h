@@ -11,6 +11,7 @@ struct gen_job;
 struct gen_delta {
     struct str text;
     const struct sampled *tokens;
+    const size_t *text_ends; // [n_tokens] text up to there came with the token or before it
     size_t n_tokens;
     bool done; // the fields below are set, and the job is gone after the call
     enum finish_reason finish;

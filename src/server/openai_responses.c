@@ -7,6 +7,7 @@
 
 struct responses {
     struct server *server;
+    const struct served *served; // the answer holds it
     struct http_exchange *exchange;
     bool stream, begun, store;
     uint32_t sequence;
@@ -17,6 +18,9 @@ struct responses {
     json_t *context; // items of the whole conversation before the output
     json_t *item;    // the open item, borrowed from output, or NULL
     struct strbuf text; // of the open item
+    json_t *logprobs;   // of its tokens
+    json_t *pending;    // of tokens whose text is not out yet; NULL = not wanted
+    uint32_t n_top_logprobs;
     enum finish_reason finish;
 };
 
@@ -25,6 +29,8 @@ static void free_state(void *state) {
     json_decref(r->object);
     json_decref(r->input);
     json_decref(r->context);
+    json_decref(r->logprobs);
+    json_decref(r->pending);
     strbuf_deinit(&r->text);
     free(r);
 }
@@ -85,11 +91,13 @@ static void open_item(struct responses *r, const char *prefix, json_t *item) {
                json_pack("{s:i, s:o}", "output_index", output_idx(r), "item", copy));
 }
 
-static json_t *text_part(const char *kind, struct str text) {
+// `logprobs` may be NULL.
+static json_t *text_part(const char *kind, struct str text, json_t *logprobs) {
     return strcmp(kind, "reasoning") == 0
                ? json_pack("{s:s, s:s%}", "type", "reasoning_text", "text", text.data ? text.data : "", text.n)
-               : json_pack("{s:s, s:s%, s:[], s:[]}", "type", "output_text", "text",
-                           text.data ? text.data : "", text.n, "annotations", "logprobs");
+               : json_pack("{s:s, s:s%, s:[], s:o}", "type", "output_text", "text",
+                           text.data ? text.data : "", text.n, "annotations", "logprobs",
+                           logprobs ? json_incref(logprobs) : json_array());
 }
 
 // Members that events about the open item share.
@@ -109,8 +117,20 @@ static void open_text_item(struct responses *r, const char *kind) {
     else
         open_item(r, "msg_", json_pack("{s:s, s:s, s:[]}", "type", kind, "role", "assistant", "content"));
     json_t *members = about_part(r);
-    json_object_set_new(members, "part", text_part(kind, (struct str){0}));
+    json_object_set_new(members, "part", text_part(kind, (struct str){0}, NULL));
     send_event(r, "response.content_part.added", members);
+}
+
+// Events say the same as the part, but for the bytes.
+static json_t *without_bytes(const json_t *logprobs) {
+    json_t *copy = logprobs ? json_deep_copy(logprobs) : json_array();
+    for (size_t i = 0; i < json_array_size(copy); i++) {
+        json_t *one = json_array_get(copy, i), *top = json_object_get(one, "top_logprobs");
+        json_object_del(one, "bytes");
+        for (size_t k = 0; k < json_array_size(top); k++)
+            json_object_del(json_array_get(top, k), "bytes");
+    }
+    return copy;
 }
 
 static void close_item(struct responses *r, const char *status) {
@@ -129,17 +149,39 @@ static void close_item(struct responses *r, const char *status) {
         json_t *members = about_part(r);
         json_object_set_new(members, "text", json_stringn(text.data ? text.data : "", text.n));
         if (!reasoning)
-            json_object_set_new(members, "logprobs", json_array());
+            json_object_set_new(members, "logprobs", without_bytes(r->logprobs));
         send_event(r, reasoning ? "response.reasoning_text.done" : "response.output_text.done", members);
         members = about_part(r);
-        json_object_set_new(members, "part", text_part(kind, text));
+        json_object_set_new(members, "part", text_part(kind, text, r->logprobs));
         send_event(r, "response.content_part.done", members);
-        json_array_append_new(json_object_get(r->item, "content"), text_part(kind, text));
+        json_array_append_new(json_object_get(r->item, "content"), text_part(kind, text, r->logprobs));
     }
     json_object_set_new(r->item, "status", json_string(status));
     send_event(r, "response.output_item.done",
                json_pack("{s:i, s:O}", "output_index", output_idx(r), "item", r->item));
     r->item = NULL;
+    json_decref(r->logprobs);
+    r->logprobs = NULL;
+}
+
+// The tokens that the piece at hand is made of, or NULL. What is no text of a message has none.
+static json_t *take_pending(struct responses *r) {
+    json_t *taken = r->pending;
+    if (taken)
+        r->pending = json_array();
+    return taken;
+}
+
+static void on_tokens(void *state, uint32_t idx, const struct sampled *tokens, size_t n) {
+    (void)idx;
+    struct responses *r = state;
+    for (size_t i = 0; r->pending && i < n; i++) {
+        struct strbuf text = {0};
+        struct err ignored;
+        openai_append_logprob(&text, r->served, &tokens[i], r->n_top_logprobs);
+        json_array_append_new(r->pending, json_parse(strbuf_str(&text), "logprobs", &ignored));
+        strbuf_deinit(&text);
+    }
 }
 
 static void add_text(struct responses *r, const char *kind, const char *event, struct str text) {
@@ -148,12 +190,21 @@ static void add_text(struct responses *r, const char *kind, const char *event, s
         open_text_item(r, kind);
     }
     strbuf_append(&r->text, text);
-    if (!r->stream)
+    json_t *logprobs = take_pending(r);
+    if (logprobs && strcmp(kind, "message") == 0) {
+        if (!r->logprobs)
+            r->logprobs = json_array();
+        json_array_extend(r->logprobs, logprobs);
+    }
+    if (!r->stream) {
+        json_decref(logprobs);
         return;
+    }
     json_t *members = about_part(r);
     json_object_set_new(members, "delta", json_stringn(text.data, text.n));
     if (strcmp(kind, "message") == 0)
-        json_object_set_new(members, "logprobs", json_array());
+        json_object_set_new(members, "logprobs", without_bytes(logprobs));
+    json_decref(logprobs);
     send_event(r, event, members);
 }
 
@@ -170,6 +221,7 @@ static void on_piece(void *state, uint32_t idx, const struct output_piece *piece
         add_text(r, "reasoning", "response.reasoning_text.delta", piece->text);
         break;
     case OUTPUT_CALL_BEGIN:
+        json_decref(take_pending(r));
         close_item(r, "completed");
         request_new_id("call_", id, sizeof id);
         struct str call_id = piece->id.n ? piece->id : str_from(id);
@@ -178,6 +230,7 @@ static void on_piece(void *state, uint32_t idx, const struct output_piece *piece
                                       "arguments", ""));
         break;
     case OUTPUT_CALL_ARGUMENTS:
+        json_decref(take_pending(r));
         strbuf_append(&r->text, piece->text);
         if (r->stream) {
             json_t *members = about_item(r);
@@ -255,7 +308,7 @@ static void on_done(void *state, const struct answer_usage *usage, const struct 
     free_state(r);
 }
 
-static const struct answer_surface SURFACE = {NULL, on_piece, on_choice_done, on_done, free_state};
+static const struct answer_surface SURFACE = {on_tokens, on_piece, on_choice_done, on_done, free_state};
 
 // ---- The request --------------------------------------------------------------------------------------
 static bool wrong_item(struct request_error *error, size_t i, const char *what) {
@@ -408,7 +461,7 @@ static bool make_object(struct responses *r, const json_t *body, const struct ch
                   {"previous_response_id", "null"}, {"reasoning", "{\"effort\":null,\"summary\":null}"},
                   {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"},
                   {"parallel_tool_calls", "true"}, {"truncation", "\"disabled\""}, {"user", "null"},
-                  {"service_tier", "\"default\""}, {"prompt_cache_key", "null"}};
+                  {"service_tier", "\"default\""}, {"top_logprobs", "0"}, {"prompt_cache_key", "null"}};
     r->output = json_array();
     r->object = json_pack("{s:s, s:s, s:I, s:s, s:b, s:n, s:n, s:s, s:o, s:f, s:f, s:b, s:n}", "id", r->id,
                           "object", "response", "created_at", (json_int_t)time(NULL), "status",
@@ -427,6 +480,31 @@ static bool make_object(struct responses *r, const json_t *body, const struct ch
     return ok || err_set(&error->err, ERR_NOMEM, "out of memory for the response");
 }
 
+// include: ["message.output_text.logprobs"] asks for them, top_logprobs for the alternatives.
+static bool read_logprobs(struct responses *r, const json_t *body, struct sampler_params *sampling,
+                          struct request_error *error) {
+    const json_t *include = request_given(body, "include");
+    int64_t n_top = 0;
+    if (include && !json_is_array(include))
+        return request_wrong(error, "include", "an array of strings");
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        const char *one = json_string_value(json_array_get(include, i));
+        if (!one)
+            return request_wrong(error, "include", "an array of strings");
+        sampling->want_logprob |= strcmp(one, "message.output_text.logprobs") == 0;
+    }
+    if (!request_int(body, "top_logprobs", 0, SAMPLER_TOP_LOGPROBS_MAX, &n_top, error))
+        return false;
+    if (n_top && !sampling->want_logprob) {
+        error->param = "top_logprobs";
+        return err_set(&error->err, ERR_INVALID,
+                       "'top_logprobs' needs \"message.output_text.logprobs\" in 'include'");
+    }
+    sampling->n_top_logprobs = r->n_top_logprobs = (uint32_t)n_top;
+    r->pending = sampling->want_logprob ? json_array() : NULL;
+    return true;
+}
+
 static bool read_request(struct responses *r, const json_t *body, struct chat_request *chat,
                          struct request_error *error) {
     const json_t *reasoning = request_given(body, "reasoning");
@@ -434,6 +512,7 @@ static bool read_request(struct responses *r, const json_t *body, struct chat_re
     bool background = false;
     r->store = true;
     if (!request_fields(r->server, body, &chat->fields, error) ||
+        !read_logprobs(r, body, &chat->fields.sampling, error) ||
         !request_int(body, "max_output_tokens", 1, INT32_MAX, &max_tokens, error) ||
         !request_bool(body, "store", &r->store, error) ||
         !request_bool(body, "background", &background, error))
@@ -463,6 +542,7 @@ void openai_responses(struct http_exchange *exchange, void *user) {
     bool ok = r != NULL;
     if (ok) {
         r->server = server;
+        r->served = server->served;
         r->exchange = exchange;
         request_new_id("resp_", r->id, sizeof r->id);
         ok = read_request(r, body, &chat, &error) &&

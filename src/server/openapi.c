@@ -10,11 +10,11 @@ struct operation {
     bool streams;       // with "stream": true, Server-Sent Events
 };
 
+// Fields of every generating route, besides the table of samplers, whose place is "*".
 #define SAMPLING                                                                                   \
-    " temperature:number top_p:number top_k:integer min_p:number seed:integer stream:boolean "     \
-    "max_tokens:integer ignore_eos:boolean"
-#define COMPLETION                                                                                 \
-    SAMPLING " max_completion_tokens:integer stop:any n:integer stream_options:object logit_bias:object"
+    " * seed:integer stream:boolean max_tokens:integer ignore_eos:boolean logit_bias:object "      \
+    "dry_sequence_breakers:array"
+#define COMPLETION SAMPLING " max_completion_tokens:integer stop:any n:integer stream_options:object"
 #define JSON "application/json"
 #define CHAT_FIELDS                                                                                \
     "model:string messages:array! tools:array tool_choice:any logprobs:boolean top_logprobs:integer " \
@@ -29,7 +29,7 @@ static const struct operation OPERATIONS[] = {
      "model:string prompt:any! suffix:string echo:boolean logprobs:integer" COMPLETION, JSON, true},
     {"post", "/v1/responses", "Answer, and keep the answer to go on from (OpenAI)",
      "model:string input:any! instructions:string previous_response_id:string store:boolean tools:array "
-     "tool_choice:any reasoning:object max_output_tokens:integer metadata:object" SAMPLING, JSON, true},
+     "tool_choice:any reasoning:object max_output_tokens:integer metadata:object include:array top_logprobs:integer" SAMPLING, JSON, true},
     {"get", "/v1/responses/{response_id}", "A kept answer", NULL, JSON, false},
     {"delete", "/v1/responses/{response_id}", "Forget a kept answer", NULL, JSON, false},
     {"get", "/v1/responses/{response_id}/input_items", "What a kept answer was an answer to", NULL, JSON,
@@ -57,6 +57,15 @@ static void write_body(struct strbuf *out, const char *fields) {
     strbuf_append_c(out, "\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{\"schema\":"
                          "{\"type\":\"object\",\"properties\":{");
     for (bool first = true; *fields; first = false) {
+        if (*fields == '*') { // never the first
+            for (size_t i = 0; i < SAMPLER_OPTIONS_N; i++)
+                strbuf_printf(out, ",\"%s\":{\"type\":\"%s\",\"minimum\":%.9g,\"maximum\":%.9g}",
+                              SAMPLER_OPTIONS[i].name,
+                              SAMPLER_OPTIONS[i].kind == SAMPLER_REAL ? "number" : "integer",
+                              SAMPLER_OPTIONS[i].min, SAMPLER_OPTIONS[i].max);
+            fields += 2;
+            continue;
+        }
         size_t n = strcspn(fields, " "), name_n = strcspn(fields, ":");
         struct str type = {fields + name_n + 1, n - name_n - 1};
         if (type.n && type.data[type.n - 1] == '!') {

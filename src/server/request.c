@@ -132,31 +132,56 @@ void request_new_id(const char *prefix, char *out, size_t n) {
     snprintf(out, n, "%s%016llx%08llx", prefix, (unsigned long long)a, (unsigned long long)(b & 0xFFFFFFFF));
 }
 
+// Every option of the table that the body has.
+static bool sampling_fields(const json_t *body, struct sampler_params *out, struct request_error *error) {
+    for (size_t i = 0; i < SAMPLER_OPTIONS_N; i++) {
+        const struct sampler_option *o = &SAMPLER_OPTIONS[i];
+        double real = 0;
+        int64_t whole = 0;
+        bool is_real = o->kind == SAMPLER_REAL;
+        if (!request_given(body, o->name))
+            continue;
+        if (!(is_real ? request_real(body, o->name, o->min, o->max, &real, error)
+                      : request_int(body, o->name, (int64_t)o->min, (int64_t)o->max, &whole, error)))
+            return false;
+        sampler_option_set(out, i, is_real ? real : (double)whole);
+    }
+    return true;
+}
+
+// Borrowed from the body.
+static bool breakers_field(const json_t *body, struct generation_fields *out, struct request_error *error) {
+    static const char NAME[] = "dry_sequence_breakers", WANTED[] = "an array of at most 32 strings, none empty";
+    const json_t *list = request_given(body, NAME);
+    if (!list)
+        return true;
+    if (!json_is_array(list) || json_array_size(list) > REQUEST_BREAKERS_MAX)
+        return request_wrong(error, NAME, WANTED);
+    out->dry_breakers_given = true;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = json_array_get(list, i);
+        if (!json_is_string(one) || json_string_length(one) == 0)
+            return request_wrong(error, NAME, WANTED);
+        out->dry_breakers[out->n_dry_breakers++] = json_str(one);
+    }
+    return true;
+}
+
 bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
                     struct request_error *error) {
     const struct server_options *o = &server->options;
     *out = (struct generation_fields){.sampling = bundle_sampling(&server->served->bundle)};
     // The request, else the operator, else the model's authors, else loam.
-    const struct sampler_params *model = &out->sampling;
-    double temperature = o->temperature >= 0 ? o->temperature : (double)model->temperature;
-    double top_p = o->top_p >= 0 ? o->top_p : (double)model->top_p;
-    double min_p = o->min_p >= 0 ? o->min_p : (double)model->min_p;
-    int64_t top_k = o->top_k >= 0 ? o->top_k : model->top_k;
-    int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : 0, seed = 0;
-    if (!request_real(body, "temperature", 0, 5, &temperature, error) ||
-        !request_real(body, "top_p", 0, 1, &top_p, error) ||
-        !request_real(body, "min_p", 0, 1, &min_p, error) ||
-        !request_int(body, "top_k", -1, 1000000, &top_k, error) ||
+    sampler_given_apply(&o->sampling, &out->sampling);
+    int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : bundle_max_tokens(&server->served->bundle), seed = 0;
+    if (!sampling_fields(body, &out->sampling, error) || !breakers_field(body, out, error) ||
+        !bias_field(body, out, error) ||
         !request_int(body, "seed", INT64_MIN, INT64_MAX, &seed, error) ||
         !request_int(body, "max_tokens", 1, INT32_MAX, &max_tokens, error) ||
         !request_bool(body, "stream", &out->stream, error) ||
         !request_bool(body, "ignore_eos", &out->ignore_eos, error))
         return false;
     out->n = 1;
-    out->sampling.temperature = (float)temperature;
-    out->sampling.top_p = (float)top_p;
-    out->sampling.min_p = (float)min_p;
-    out->sampling.top_k = (int32_t)top_k;
     out->sampling.seed = request_given(body, "seed") ? (uint64_t)seed : request_fresh_seed();
     out->max_tokens = (uint32_t)max_tokens;
     return true;
@@ -170,7 +195,7 @@ bool request_completion_fields(const json_t *body, struct generation_fields *out
         return request_wrong(error, "stream_options", "an object");
     if (!request_int(body, "max_completion_tokens", 1, INT32_MAX, &max_tokens, error) ||
         !request_int(body, "n", 1, REQUEST_CHOICES_MAX, &n, error) ||
-        !request_stops(body, "stop", out, error) || !bias_field(body, out, error) ||
+        !request_stops(body, "stop", out, error) ||
         (stream_options &&
          !request_bool(stream_options, "include_usage", &out->include_usage, error)))
         return false;

@@ -23,13 +23,16 @@ bool request_int(const json_t *body, const char *name, int64_t min, int64_t max,
                  struct request_error *error);
 bool request_bool(const json_t *body, const char *name, bool *out, struct request_error *error);
 
-enum { REQUEST_STOPS_MAX = 16, REQUEST_CHOICES_MAX = 128 };
+enum { REQUEST_STOPS_MAX = 16, REQUEST_BREAKERS_MAX = 32, REQUEST_CHOICES_MAX = 128 };
 
 struct generation_fields {
     struct sampler_params sampling;
     uint32_t max_tokens; // 0 = until the context is full
     struct str stops[REQUEST_STOPS_MAX]; // borrowed from the body
     uint32_t n_stops;
+    struct str dry_breakers[REQUEST_BREAKERS_MAX]; // likewise
+    uint32_t n_dry_breakers;
+    bool dry_breakers_given;
     uint32_t n; // choices
     bool stream, include_usage, ignore_eos;
     struct logit_bias *bias; // owned: request_fields_deinit
@@ -38,12 +41,12 @@ struct generation_fields {
 
 // The body as a JSON object for json_decref; NULL with *error set.
 json_t *request_body(const struct http_exchange *exchange, struct request_error *error);
-// Read what every generating surface has: temperature, top_p, top_k, min_p, seed, max_tokens, stream,
-// ignore_eos; where the request does not say, the operator's value, else the model's, else loam's. Unknown
+// Read what every generating surface has: SAMPLER_OPTIONS, dry_sequence_breakers, logit_bias, seed, max_tokens,
+// stream, ignore_eos; where the request does not say, the operator's value, else the model's, else loam's. Unknown
 // fields are ignored; a wrong type or range is an error.
 bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
                     struct request_error *error);
-// And what chat and text completions have besides: stop, max_completion_tokens, stream_options, logit_bias, n.
+// And what chat and text completions have besides: stop, max_completion_tokens, stream_options, n.
 bool request_completion_fields(const json_t *body, struct generation_fields *out,
                                struct request_error *error);
 // Structured output: response_format (or `format`, if not NULL, in its place), guided_json, guided_regex,

@@ -34,8 +34,7 @@ static const struct http_route ROUTES[] = {
 };
 
 struct server_options server_options_default(void) {
-    return (struct server_options){.host = "127.0.0.1", .port = 8080, .temperature = -1, .top_p = -1,
-                                   .min_p = -1, .top_k = -1, .max_tokens = -1};
+    return (struct server_options){.host = "127.0.0.1", .port = 8080};
 }
 
 // GET /v1: the server describes itself. A port probe reads `models` from it.

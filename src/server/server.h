@@ -3,6 +3,7 @@
 #ifndef LOAM_SERVER_SERVER_H
 #define LOAM_SERVER_SERVER_H
 #include "hub/downloads.h"
+#include "sample/sampler_options.h"
 #include "server/guard.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -21,9 +22,9 @@ struct server_options {
     const char *tls_cert, *tls_key; // PEM files; both or none
     uint32_t n_connections_max;     // 0 = SERVER_CONNECTIONS_MAX
     uint32_t drain_ms;      // how long SIGTERM waits for running answers; 0 = 30 s
-    // Defaults of requests that do not say: < 0 = the model's own, else loam's.
-    double temperature, top_p, min_p;
-    int64_t top_k, max_tokens;
+    // Defaults of requests that do not say. What is not given, max_tokens <= 0: the model's own, else loam's.
+    struct sampler_given sampling;
+    int64_t max_tokens;
     struct hub_downloads *downloads; // what GET /downloads shows, or NULL
     const json_t *template_kwargs; // defaults for chat_template_kwargs, or NULL
 };

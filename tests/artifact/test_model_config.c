@@ -270,7 +270,7 @@ static void generation_defaults_say_what_is_given(void **state) {
     struct model_config *c = open_text(LLAMA(""),
                                        "{\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,\"min_p\":0,"
                                        "\"repetition_penalty\":1.05,\"do_sample\":true,"
-                                       "\"max_new_tokens\":2048}",
+                                       "\"max_new_tokens\":2048,\"min_new_tokens\":3,\"typical_p\":0.9}",
                                        &err);
     check_ok(c, &err);
     const struct generation_defaults *g = &c->generation;
@@ -278,6 +278,8 @@ static void generation_defaults_say_what_is_given(void **state) {
                 g->repetition_penalty == 1.05f);
     assert_int_equal(g->top_k, 20);
     assert_int_equal(g->max_new_tokens, 2048);
+    assert_int_equal(g->min_new_tokens, 3);
+    assert_true(g->typical_p == 0.9f);
     assert_true(g->do_sample && g->do_sample_given);
     model_config_destroy(c);
 
@@ -286,6 +288,8 @@ static void generation_defaults_say_what_is_given(void **state) {
     assert_true(g->temperature == -1 && g->top_p == -1 && g->min_p == -1 && g->repetition_penalty == -1);
     assert_int_equal(g->top_k, -1);
     assert_int_equal(g->max_new_tokens, -1);
+    assert_int_equal(g->min_new_tokens, -1);
+    assert_true(g->typical_p == -1);
     assert_false(g->do_sample_given);
     assert_int_equal(c->bos, -1);
     assert_int_equal(c->n_eos, 0);

@@ -108,6 +108,48 @@ static void requests_run_together_and_stop_when_told(void **state) {
     loam_close(model);
 }
 
+static void sampling_options_go_by_name(void **state) {
+    (void)state;
+    loam_model *model = open_builtin();
+    struct loam_error error = {0};
+    struct text plain = {0}, penalized = {0}, biased = {0};
+    struct loam_request request = greedy(&plain);
+    request.max_tokens = 60;
+    assert_true(loam_generate(model, &request, NULL, &error));
+    const struct loam_sampling options[] = {{"repetition_penalty", 3}, {"repetition_context_size", 0},
+                                            {"temperature", 5}, {"temperature", 0}};
+    request.user = &penalized;
+    request.sampling = options;
+    request.n_sampling = 4;
+    assert_true(loam_generate(model, &request, NULL, &error));
+    assert_true(plain.n != penalized.n || memcmp(plain.data, penalized.data, plain.n) != 0);
+    // A token with the greatest bias is all there is, the end token too once it may come.
+    int32_t *ids;
+    size_t n_ids;
+    assert_true(loam_tokenize(model, " the", 4, false, &ids, &n_ids, &error));
+    struct loam_logit_bias bias[] = {{ids[0], 100}, {1002, 1000}};
+    const struct loam_sampling least = {"min_tokens", 3};
+    loam_free(ids);
+    request = greedy(&biased);
+    request.sampling = &least;
+    request.n_sampling = 1;
+    request.bias = bias;
+    request.n_bias = 2;
+    struct loam_result result;
+    assert_true(loam_generate(model, &request, &result, &error));
+    assert_int_equal(biased.n, 12);
+    assert_memory_equal(biased.data, " the the the", 12);
+    assert_int_equal(result.finish, LOAM_FINISH_STOP);
+    const struct loam_sampling wrong[] = {{"top_q", 1}, {"top_p", 2}, {"top_k", 1.5}};
+    for (size_t i = 0; i < 3; i++) {
+        request.sampling = &wrong[i];
+        assert_false(loam_generate(model, &request, NULL, &error));
+        assert_int_equal(error.code, LOAM_INVALID);
+        assert_non_null(strstr(error.message, wrong[i].name));
+    }
+    loam_close(model);
+}
+
 static void mistakes_are_named(void **state) {
     (void)state;
     struct loam_options options = LOAM_OPTIONS_DEFAULT;
@@ -146,6 +188,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_arrives_piece_by_piece),
         cmocka_unit_test(requests_run_together_and_stop_when_told),
+        cmocka_unit_test(sampling_options_go_by_name),
         cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
