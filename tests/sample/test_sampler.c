@@ -11,6 +11,7 @@
 #include "sample/sampler.h"
 #include "sample/sampler_options.h"
 #include "sample/scan.h"
+#include "sample/scan_levels.h"
 
 // goldens.json is written by goldens.py, a model of its own in float64.
 static json_t *goldens;
@@ -263,6 +264,16 @@ static void scans_are_right_at_every_length(void **state) {
     enum { N = 3000 };
     static float x[N], e[N];
     static int32_t ids[N];
+    const struct {
+        const struct scan_level *level;
+        bool here;
+    } LEVELS[] = {
+        {&SCAN_BASE, true},
+#if defined(__x86_64__)
+        {&SCAN_AVX2, __builtin_cpu_supports("avx2")},
+        {&SCAN_AVX512, __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")},
+#endif
+    };
     lcg_state = 5;
     for (uint32_t n = 0; n < N; n += n < 70 ? 1 : 331) {
         float top = -INFINITY;
@@ -289,6 +300,22 @@ static void scans_are_right_at_every_length(void **state) {
         for (uint32_t i = 0; i < n; i++) {
             double exact = isnan(x[i]) ? 0 : exp((double)(x[i] - top));
             assert_true(fabs((double)e[i] - exact) <= 3e-7 * exact + 1e-37);
+        }
+        for (size_t l = 0; l < sizeof LEVELS / sizeof *LEVELS; l++) { // to the bit
+            if (!LEVELS[l].here)
+                continue;
+            const struct scan_level *level = LEVELS[l].level;
+            static float other[N];
+            static int32_t other_ids[N];
+            double t_total = scan_sum_t_exp(x, n, top), t_other = level->sum_t_exp(x, n, top);
+            double other_sum = level->sum_exp(x, n, top, 0.5f, NULL);
+            level->exp(x, n, top, 1, other);
+            assert_true(level->max(x, n) == top);
+            assert_memory_equal(&other_sum, &got, sizeof got);
+            assert_memory_equal(&t_other, &t_total, sizeof t_total);
+            assert_memory_equal(other, e, n * sizeof *e);
+            assert_int_equal(level->above(x, n, top - 9, other_ids), scan_above(x, n, top - 9, ids));
+            assert_memory_equal(other_ids, ids, n_above * sizeof *ids);
         }
         assert_int_equal(scan_above(x, n, top - 9, ids), n_above);
         for (uint32_t i = 0; i < n_above; i++)

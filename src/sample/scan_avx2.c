@@ -1,0 +1,3 @@
+#define LEVEL SCAN_AVX2
+#define BYTES 32
+#include "sample/scan_body.inc"

@@ -1,0 +1,3 @@
+#define LEVEL SCAN_BASE
+#define BYTES 16
+#include "sample/scan_body.inc"
