@@ -7,6 +7,7 @@
 
 #include "engine/bundle.h"
 #include "engine/engine.h"
+#include "engine/pooled.h"
 #include "sample/sampler_options.h"
 
 struct loam_model {
@@ -21,6 +22,8 @@ struct loam_generation {
     pthread_mutex_t lock; // guards the fields below
     pthread_cond_t ended;
     bool done, stop_asked, ticket_known;
+    float *values; // [n_values] of a request for values; NULL with n_values set: no memory for them
+    uint32_t n_values;
     enum finish_reason finish;
     struct gen_usage usage;
     struct err err;
@@ -156,6 +159,12 @@ static void on_event(const struct gen_event *event, void *user) {
         g->usage = *event->usage;
         if (event->err)
             g->err = *event->err;
+        if (event->values) {
+            g->n_values = event->n_values;
+            g->values = malloc(event->n_values * sizeof *g->values);
+            if (g->values)
+                memcpy(g->values, event->values, event->n_values * sizeof *g->values);
+        }
         pthread_cond_signal(&g->ended);
     }
     pthread_mutex_unlock(&g->lock);
@@ -213,8 +222,20 @@ static bool sampling_of(const loam_model *model, const struct loam_request *r, s
     return true;
 }
 
+static struct loam_generation *generation_create(struct err *err) {
+    struct loam_generation *g = calloc(1, sizeof *g);
+    if (!g) {
+        err_set(err, ERR_NOMEM, "out of memory for a request");
+        return NULL;
+    }
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->ended, NULL);
+    return g;
+}
+
 static void generation_free(struct loam_generation *g) {
     gen_ticket_release(g->ticket);
+    free(g->values);
     pthread_cond_destroy(&g->ended);
     pthread_mutex_destroy(&g->lock);
     free(g);
@@ -226,14 +247,11 @@ loam_generation *loam_start(loam_model *model, const struct loam_request *r, str
     struct str stops[16], breakers[32];
     struct sampler_params sampling;
     struct logit_bias *bias = NULL;
-    struct loam_generation *g = calloc(1, sizeof *g);
+    struct loam_generation *g = generation_create(&err);
     if (!g) {
-        err_set(&err, ERR_NOMEM, "out of memory for a request");
         tell(error, &err);
         return NULL;
     }
-    pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->ended, NULL);
     g->on_text = r->on_text;
     g->user = r->user;
     bool ok = r->n_stops <= sizeof stops / sizeof *stops ||
@@ -276,11 +294,15 @@ void loam_cancel(loam_generation *generation) {
     gen_ticket_cancel(generation->ticket);
 }
 
-bool loam_wait(loam_generation *g, struct loam_result *result, struct loam_error *error) {
+static void wait_done(struct loam_generation *g) {
     pthread_mutex_lock(&g->lock);
     while (!g->done)
         pthread_cond_wait(&g->ended, &g->lock);
     pthread_mutex_unlock(&g->lock);
+}
+
+bool loam_wait(loam_generation *g, struct loam_result *result, struct loam_error *error) {
+    wait_done(g);
     bool ok = g->finish != FINISH_ERROR || tell(error, &g->err);
     if (result)
         *result = (struct loam_result){
@@ -297,4 +319,71 @@ bool loam_generate(loam_model *model, const struct loam_request *request, struct
                    struct loam_error *error) {
     loam_generation *g = loam_start(model, request, error);
     return g && loam_wait(g, result, error);
+}
+
+// ---- Embeddings and reranking -----------------------------------------------------------------
+// Read a prompt for values of its last token; they are in *out, malloc'd.
+static bool read_values(loam_model *model, const struct token_list *ids, enum gen_want want, float **out,
+                        uint32_t *n_out, struct err *err) {
+    struct loam_generation *g = generation_create(err);
+    if (!g)
+        return false;
+    struct gen_request request = {.want = want, .prompt = ids->ids, .n_prompt = (uint32_t)ids->n,
+                                  .sampling = sampler_params_default(), .on_event = on_event, .user = g};
+    g->ticket = engine_submit(model->engine, &request, err);
+    bool ok = g->ticket != NULL;
+    if (ok) {
+        pthread_mutex_lock(&g->lock);
+        g->ticket_known = true;
+        pthread_mutex_unlock(&g->lock);
+        wait_done(g);
+        if (g->finish == FINISH_ERROR)
+            *err = g->err;
+        else if (g->finish == FINISH_CANCELLED)
+            err_set(err, ERR_CANCELLED, "the model was closed");
+        else if (!g->values)
+            err_set(err, ERR_NOMEM, "out of memory for %u values", g->n_values);
+        ok = g->finish == FINISH_STOP && g->values;
+        *out = g->values; // handed over
+        *n_out = g->n_values;
+        g->values = NULL;
+    }
+    generation_free(g);
+    return ok;
+}
+
+bool loam_embed(loam_model *model, const char *text, size_t n, uint32_t n_dimensions, float **vector,
+                uint32_t *n_vector, struct loam_error *error) {
+    struct err err = {0};
+    struct token_list ids = {0};
+    float *values = NULL;
+    uint32_t n_values = 0;
+    bool ok = pooled_embed_prompt(&model->bundle, (struct str){text, n}, &ids, &err) &&
+              read_values(model, &ids, GEN_WANT_HIDDEN, &values, &n_values, &err);
+    n_values = ok ? pooled_embedding(values, n_values, n_dimensions, &err) : 0;
+    token_list_deinit(&ids);
+    if (n_values == 0) {
+        free(values);
+        return tell(error, &err);
+    }
+    *vector = values;
+    *n_vector = n_values;
+    return true;
+}
+
+bool loam_rerank(loam_model *model, const char *instruction, const char *query, const char *document,
+                 double *score, struct loam_error *error) {
+    struct err err = {0};
+    struct token_list ids = {0};
+    struct rerank_query what = {.instruction = instruction ? str_from(instruction) : (struct str){0},
+                                .query = str_from(query), .document = str_from(document)};
+    float *logits = NULL;
+    uint32_t n_vocab;
+    bool ok = pooled_rerank_prompt(&model->bundle, &what, &ids, &err) &&
+              read_values(model, &ids, GEN_WANT_LOGITS, &logits, &n_vocab, &err);
+    if (ok)
+        *score = pooled_rerank_score(&model->bundle, logits);
+    free(logits);
+    token_list_deinit(&ids);
+    return ok || tell(error, &err);
 }

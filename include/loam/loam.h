@@ -150,6 +150,19 @@ LOAM_API loam_generation *loam_start(loam_model *model, const struct loam_reques
 LOAM_API void loam_cancel(loam_generation *generation);
 LOAM_API bool loam_wait(loam_generation *generation, struct loam_result *result, struct loam_error *error);
 
+// ---- Embeddings and reranking -----------------------------------------------------------------
+// The embedding of UTF-8 text (n bytes): the last token's final hidden state, cut to its first n_dimensions (0 = all)
+// and scaled to length 1. *vector [*n_vector] is freed with loam_free(). An instruction for a query goes into the text,
+// as the model's card says. LOAM_INVALID (too long, more dimensions than the model has), LOAM_UNSUPPORTED (the folder
+// asks for another pooling than the last token's), LOAM_BUSY, LOAM_NOMEM.
+LOAM_API bool loam_embed(loam_model *model, const char *text, size_t n, uint32_t n_dimensions, float **vector,
+                         uint32_t *n_vector, struct loam_error *error);
+// How well a document answers a query, 0..1, by a reranker of Qwen3-Reranker's form (the probability of "yes" against
+// "no"). instruction: the task in a sentence, NULL = web search. LOAM_UNSUPPORTED if the vocabulary lacks what that form
+// needs; else as loam_embed().
+LOAM_API bool loam_rerank(loam_model *model, const char *instruction, const char *query, const char *document,
+                          double *score, struct loam_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,6 +5,8 @@
 
 #include "artifact/builtin.h"
 #include "base/clock.h"
+#include "base/file_map.h"
+#include "base/json.h"
 #include "sample/sampler_options.h"
 
 // The folder's own name; in a hub cache, models--org--name/snapshots/<commit> is org/name.
@@ -49,6 +51,31 @@ static struct chat_template *builtin_chat(struct err *err) {
     return chat;
 }
 
+// Source: sentence-transformers, 1_Pooling/config.json: one flag a way to pool, or a name (5.x). A folder without it
+// says nothing.
+static bool read_pooling(struct bundle *bundle, const char *folder, struct err *err) {
+    static const char LAST[] = "pooling_mode_lasttoken";
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/1_Pooling/config.json", folder);
+    if (n < 0 || (size_t)n >= sizeof path || !path_exists(path))
+        return true;
+    struct strbuf text = {0};
+    json_t *config = file_read(path, 1 << 20, &text, err) ? json_parse(strbuf_str(&text), path, err) : NULL;
+    strbuf_deinit(&text);
+    const char *key;
+    json_t *value;
+    json_object_foreach(config, key, value) {
+        struct str name = strncmp(key, "pooling_mode", 12) == 0 ? json_str(value) : (struct str){0};
+        if (name.n && !str_eq_c(name, "lasttoken"))
+            snprintf(bundle->pooling, sizeof bundle->pooling, "%.60s", name.data);
+        else if (strncmp(key, "pooling_mode_", 13) == 0 && strcmp(key, LAST) != 0 && json_is_true(value))
+            snprintf(bundle->pooling, sizeof bundle->pooling, "%.60s", key);
+    }
+    bool ok = config != NULL;
+    json_decref(config);
+    return ok;
+}
+
 bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct err *err) {
     uint64_t start = clock_ns();
     *bundle = (struct bundle){.is_builtin = o->folder == NULL};
@@ -64,7 +91,7 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
         goto failed;
     bundle->model = o->folder ? model_open(o->folder, bundle->be, &o->model, err)
                               : open_builtin(bundle->be, &o->model, err);
-    if (!bundle->model)
+    if (!bundle->model || (o->folder && !read_pooling(bundle, o->folder, err)))
         goto failed;
     if (!o->without_tokenizer) {
         bundle->tokenizer = o->folder ? tokenizer_open(o->folder, err)

@@ -22,6 +22,7 @@ struct gen_ticket {
     _Atomic bool cancelled; // set by any thread, read by the engine between steps
 
     // The engine thread's own from here on.
+    enum gen_want want;
     gen_event_fn *on_event;
     void *user;
     token_id *tokens; // prompt, then what was generated; [capacity]
@@ -72,6 +73,7 @@ struct engine {
     uint32_t n_running, n_waiting, n_waiting_max;
     struct sampler_scratch *scratch;
     uint32_t *mask;       // [ceil(n_vocab / 32)] of the tokens that a grammar allows next
+    float *hidden;        // [d_model] of a request for it
     uint32_t *free_slots; // recurrent state slots; stack
     uint32_t n_free_slots;
 
@@ -118,6 +120,8 @@ static bool check_request(const struct engine *engine, const struct gen_request 
         if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= engine->n_vocab)
             return err_set(err, ERR_INVALID, "token id %d at position %u is outside the vocabulary of %u",
                            r->prompt[i], i, engine->n_vocab);
+    if (r->want != GEN_WANT_HIDDEN && !model_has_head(engine->model))
+        return err_set(err, ERR_INVALID, "the model has no output head: it makes embeddings only");
     if (r->n_stops && !engine->tokenizer)
         return err_set(err, ERR_INVALID, "stop strings need a tokenizer");
     for (uint32_t i = 0; i < r->n_stops; i++)
@@ -161,10 +165,13 @@ static struct gen_ticket *ticket_create(struct engine *engine, const struct gen_
     if (!t)
         goto nomem;
     atomic_init(&t->references, 2);
+    t->want = r->want;
     t->on_event = r->on_event;
     t->user = r->user;
     t->n_prompt = t->n_tokens = t->usage.n_prompt = r->n_prompt;
     uint32_t room = engine->plan.limits.ctx_len - r->n_prompt;
+    if (r->want != GEN_WANT_TEXT)
+        room = 0; // nothing is appended
     t->n_tokens_max = r->n_prompt + (r->max_tokens ? min_u32(r->max_tokens, room) : room);
     t->ignore_eos = r->ignore_eos;
     t->state_slot = UINT32_MAX;
@@ -245,9 +252,9 @@ static void give_back(struct engine *engine, struct gen_ticket *t) {
     t->state_slot = UINT32_MAX;
 }
 
-// The last event. `text` is what still goes out before the end.
-static void finish(struct engine *engine, struct gen_ticket *t, enum finish_reason reason,
-                   struct str text, struct str stop_text, const struct err *err) {
+// The last event, given what is particular to it.
+static void finish(struct engine *engine, struct gen_ticket *t, struct gen_event event) {
+    enum finish_reason reason = event.finish;
     uint64_t now = clock_ns();
     if (t->first_token_ns)
         t->usage.decode_ms = (double)(now - t->first_token_ns) / 1e6;
@@ -259,8 +266,8 @@ static void finish(struct engine *engine, struct gen_ticket *t, enum finish_reas
     log_info("engine: finished reason=%s prompt_tokens=%u generated_tokens=%u queue_ms=%.1f "
              "prefill_ms=%.1f decode_ms=%.1f", finish_reason_name(reason), t->n_prompt,
              t->usage.n_generated, t->usage.queue_ms, t->usage.prefill_ms, t->usage.decode_ms);
-    struct gen_event event = {.kind = GEN_DONE, .text = text, .finish = reason, .stop_text = stop_text,
-                              .usage = &t->usage, .err = err};
+    event.kind = GEN_DONE;
+    event.usage = &t->usage;
     t->on_event(&event, t->user);
     atomic_fetch_sub_explicit(&engine->n_live, 1, memory_order_acq_rel);
     gen_ticket_release(t);
@@ -268,7 +275,7 @@ static void finish(struct engine *engine, struct gen_ticket *t, enum finish_reas
 
 static void finish_plain(struct engine *engine, struct gen_ticket *t, enum finish_reason reason,
                          const struct err *err) {
-    finish(engine, t, reason, (struct str){0}, (struct str){0}, err);
+    finish(engine, t, (struct gen_event){.finish = reason, .err = err});
 }
 
 // ---- Admission ----------------------------------------------------------------------------------
@@ -468,8 +475,9 @@ static bool deliver(struct engine *engine, struct gen_ticket *t, const struct sa
                               .text = ready ? str_slice(pending, 0, ready) : (struct str){0}};
     t->on_event(&event, t->user);
     if (stopped || over) {
-        finish(engine, t, stopped ? FINISH_STOP_TEXT : eos || complete ? FINISH_STOP : FINISH_LENGTH, (struct str){0},
-               stopped ? t->stops[found] : (struct str){0}, NULL);
+        finish(engine, t, (struct gen_event){
+            .finish = stopped ? FINISH_STOP_TEXT : eos || complete ? FINISH_STOP : FINISH_LENGTH,
+            .stop_text = stopped ? t->stops[found] : (struct str){0}});
         return true;
     }
     // What is held back moves to the front.
@@ -480,8 +488,21 @@ static bool deliver(struct engine *engine, struct gen_ticket *t, const struct sa
     return false;
 }
 
-static void sample_rows(struct engine *engine, const float *logits) {
+// The end of a request that wants values of the last token of its prompt.
+static void deliver_values(struct engine *engine, struct gen_ticket *t, const float *logits) {
+    struct gen_event event = {.finish = FINISH_STOP, .values = logits, .n_values = engine->n_vocab};
+    if (t->want == GEN_WANT_HIDDEN) {
+        model_hidden(engine->model, t->logits_idx, engine->hidden);
+        event.values = engine->hidden;
+        event.n_values = model_config_of(engine->model)->d_model;
+    }
+    finish(engine, t, event);
+}
+
+// Returns how many tokens were sampled.
+static uint32_t sample_rows(struct engine *engine, const float *logits) {
     uint64_t now = clock_ns();
+    uint32_t n_sampled = 0;
     for (uint32_t i = 0; i < engine->n_running;) {
         struct gen_ticket *t = engine->running[i];
         kv_seq_slide(engine->kv, &t->seq, t->n_in_cache);
@@ -497,10 +518,14 @@ static void sample_rows(struct engine *engine, const float *logits) {
         struct err err = {0};
         bool over = true;
         const uint32_t *mask = t->grammar ? engine->mask : NULL;
-        if (t->grammar && !grammar_state_mask(t->grammar, engine->mask, &err)) {
+        const float *row = logits ? logits + (size_t)t->logits_idx * engine->n_vocab : NULL; // NULL: no head
+        if (t->want != GEN_WANT_TEXT) {
+            deliver_values(engine, t, row);
+        } else if (t->grammar && !grammar_state_mask(t->grammar, engine->mask, &err)) {
             finish_plain(engine, t, FINISH_ERROR, &err);
-        } else if (sampler_sample(t->sampler, engine->scratch, logits + (size_t)t->logits_idx * engine->n_vocab, mask,
+        } else if (sampler_sample(t->sampler, engine->scratch, row, mask,
                                   &(struct sampler_context){t->tokens, t->n_tokens, t->n_prompt}, &token)) {
+            n_sampled++;
             over = deliver(engine, t, &token);
         } else {
             err_set(&err, ERR_INTERNAL, mask ? "no token fits the grammar" : "the model's logits are not numbers");
@@ -511,6 +536,7 @@ static void sample_rows(struct engine *engine, const float *logits) {
         else
             i++;
     }
+    return n_sampled;
 }
 
 static void publish_stats(struct engine *engine) {
@@ -535,8 +561,7 @@ static void run_step(struct engine *engine) {
     struct err err = {0};
     uint32_t n_decoded = 0;
     if (model_step(engine->model, step, &logits, &err)) {
-        n_decoded = step->n_logits;
-        sample_rows(engine, logits);
+        n_decoded = sample_rows(engine, logits);
     } else { // the device failed: no row of this step can go on
         log_error("engine: step failed: %s", err.message);
         while (engine->n_running)
@@ -624,10 +649,11 @@ static bool allocate(struct engine *engine, struct err *err) {
     if (!engine->scratch)
         return false;
     engine->mask = calloc((engine->n_vocab + 31) / 32, sizeof *engine->mask);
+    engine->hidden = calloc(model_config_of(engine->model)->d_model, sizeof *engine->hidden);
     engine->running = calloc(limits->n_rows, sizeof(struct gen_ticket *));
     engine->waiting = calloc(n_live_max, sizeof(struct gen_ticket *));
     engine->free_slots = calloc(max_u32(limits->n_state_slots, 1), sizeof(uint32_t));
-    if (!engine->mask || !engine->running || !engine->waiting || !engine->free_slots)
+    if (!engine->mask || !engine->hidden || !engine->running || !engine->waiting || !engine->free_slots)
         return err_set(err, ERR_NOMEM, "out of memory for the engine");
     for (uint32_t i = 0; i < limits->n_state_slots; i++)
         engine->free_slots[engine->n_free_slots++] = limits->n_state_slots - 1 - i;
@@ -686,6 +712,7 @@ void engine_destroy(struct engine *engine) {
     free(engine->ends);
     free(engine->newlines);
     free(engine->mask);
+    free(engine->hidden);
     free(engine->running);
     free(engine->waiting);
     free(engine->free_slots);

@@ -53,11 +53,22 @@ struct gen_event {
     struct str stop_text;       // GEN_DONE, FINISH_STOP_TEXT: which stop string
     const struct gen_usage *usage; // GEN_DONE
     const struct err *err;         // GEN_DONE, FINISH_ERROR
+    // GEN_DONE, FINISH_STOP, of a request for something else than text: what it wanted, borrowed during the call.
+    const float *values; // [n_values]
+    uint32_t n_values;
 };
 // Called on the engine thread, in order, never after GEN_DONE. Must not block.
 typedef void gen_event_fn(const struct gen_event *event, void *user);
 
+// What a request is for. The last two end once the prompt is read, with their values in GEN_DONE.
+enum gen_want {
+    GEN_WANT_TEXT,
+    GEN_WANT_HIDDEN, // the last token's hidden state after the final norm [d_model]: embeddings
+    GEN_WANT_LOGITS, // the last token's logits [n_vocab]: rerankers
+};
+
 struct gen_request {
+    enum gen_want want;
     const token_id *prompt; // [n_prompt], copied; at least one
     uint32_t n_prompt;
     uint32_t max_tokens; // 0 = until the context is full

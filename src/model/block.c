@@ -371,6 +371,9 @@ bool block_bind_embeddings(struct model *model, struct binder *binder, struct er
         }
         return true;
     }
+    // Saved as the bare model, whose tensors have no prefix: an embedding model needs no head.
+    if (!head && binder->prefix[0] == '\0')
+        return true;
     model->head = bind_linear(binder, head ? head : "lm_head", c->n_vocab, c->d_model, err);
     return model->head != NULL;
 }

@@ -90,7 +90,7 @@ struct model {
     // from elsewhere.
     int32_t placeholders[4], placeholder_as;
     uint32_t n_placeholders;
-    struct weight *embed, *head; // head may be embed
+    struct weight *embed, *head; // head may be embed; NULL: there is none (model_has_head())
     float *head_bias;            // or NULL
     float logit_scale, logit_softcap;
     uint32_t n_heads_max, head_dim_max, n_cols_max; // for backend scratch

@@ -152,6 +152,7 @@ void model_destroy(struct model *model) {
     free(model);
 }
 
+bool model_has_head(const struct model *model) { return model->head != NULL; }
 const struct model_config *model_config_of(const struct model *model) { return model->config; }
 struct backend *model_backend(const struct model *model) { return model->be; }
 struct kv_pool *model_kv_pool(const struct model *model) { return model->kv; }
@@ -260,8 +261,8 @@ static const int32_t *replace_placeholders(struct model *model, const struct ste
     return model->ids;
 }
 
-static bool run(struct model *model, const struct step *given, const float **logits, bool want_logits,
-                struct err *err) {
+bool model_step(struct model *model, const struct step *given, const float **logits, struct err *err) {
+    *logits = NULL;
     struct backend *be = model->be;
     struct step replaced = *given;
     const struct step *step = &replaced;
@@ -269,7 +270,7 @@ static bool run(struct model *model, const struct step *given, const float **log
         replaced.token_ids = replace_placeholders(model, given);
     if (!be->ops->step_begin(be, step, err))
         return false;
-    uint64_t key = want_logits ? replay_key(model, step) : 0;
+    uint64_t key = replay_key(model, step);
     if (key && be->ops->step_replay && be->ops->step_replay(be, key)) {
         *logits = model->logits; // where the recorded step puts them
         return be->ops->step_end(be, err);
@@ -278,37 +279,28 @@ static bool run(struct model *model, const struct step *given, const float **log
     if (step->n_logits) {
         struct mat hidden = mat_first(model->hidden, step->n_logits);
         model_tap(model, (int)model->config->n_layers, hidden);
-        if (want_logits)
+        if (model->head)
             *logits = model->logits = be->ops->logits(be, hidden, model->head, model->head_bias,
                                                       model->logit_scale, model->logit_softcap);
     }
     return be->ops->step_end(be, err);
 }
 
-bool model_step(struct model *model, const struct step *step, const float **logits, struct err *err) {
-    *logits = NULL;
-    return run(model, step, logits, true, err);
-}
-
-bool model_step_hidden(struct model *model, const struct step *step, float *hidden, struct err *err) {
-    if (!run(model, step, NULL, false, err))
-        return false;
+void model_hidden(const struct model *model, uint32_t i, float *hidden) {
+    const struct backend_ops *ops = model->be->ops;
     uint32_t d = model->config->d_model;
-    for (uint32_t i = 0; i < step->n_logits; i++) {
-        struct mat row = mat_rows(model->be, model->hidden, i, 1);
-        if (model->be->act_bytes == 4) {
-            model->be->ops->download(model->be, hidden + (size_t)i * d, row.data, d * sizeof(float));
-        } else {
-            // bf16 lies in the upper half of the row, then widens from the front.
-            uint16_t *narrow = (uint16_t *)(hidden + (size_t)i * d) + d;
-            model->be->ops->download(model->be, narrow, row.data, d * sizeof(uint16_t));
-            for (uint32_t j = 0; j < d; j++) {
-                uint32_t bits = (uint32_t)narrow[j] << 16;
-                memcpy(hidden + (size_t)i * d + j, &bits, sizeof bits);
-            }
-        }
+    struct mat row = mat_rows(model->be, model->hidden, i, 1);
+    if (model->be->act_bytes == 4) {
+        ops->download(model->be, hidden, row.data, d * sizeof(float));
+        return;
     }
-    return true;
+    // bf16 lies in the upper half of the row, then widens from the front.
+    uint16_t *narrow = (uint16_t *)hidden + d;
+    ops->download(model->be, narrow, row.data, d * sizeof(uint16_t));
+    for (uint32_t j = 0; j < d; j++) {
+        uint32_t bits = (uint32_t)narrow[j] << 16;
+        memcpy(hidden + j, &bits, sizeof bits);
+    }
 }
 
 void model_set_tap(struct model *model, model_tap_fn *tap, void *user) {

@@ -24,6 +24,8 @@ struct model *model_create(struct model_config *config, struct weights *weights,
                            const struct model_options *options, struct err *err);
 void model_destroy(struct model *model); // NULL is allowed
 
+// False for a folder that was saved without an output head (some embedding models): its steps have no logits.
+bool model_has_head(const struct model *model);
 const struct model_config *model_config_of(const struct model *model);
 struct backend *model_backend(const struct model *model);
 // Every model type that loam runs, comma-separated, for messages and docs.
@@ -58,10 +60,10 @@ uint32_t model_rope_variant_from(const struct model *model);
 
 // ---- The step ---------------------------------------------------------------------------------
 // Run one step. On success *logits points at [step->n_logits, n_vocab] float32, valid until the next step
-// (NULL when no logits are wanted). Token ids must be in [0, n_vocab): checked at the door, not here.
+// (NULL when no logits are wanted, or without a head). Token ids must be in [0, n_vocab): checked at the door, not here.
 bool model_step(struct model *model, const struct step *step, const float **logits, struct err *err);
-// The same, but instead of logits the final-norm hidden states [n_logits, d_model] (embeddings).
-bool model_step_hidden(struct model *model, const struct step *step, float *hidden, struct err *err);
+// The hidden state after the final norm [d_model] of the last step's logits row i, as float32 (embeddings).
+void model_hidden(const struct model *model, uint32_t i, float *hidden);
 
 // Watch the residual stream: layer -1 is the input of layer 0, n_layers the final norm (of the tokens whose
 // logits are wanted). For tests; slows the step. NULL stops it.

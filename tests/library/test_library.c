@@ -184,12 +184,41 @@ static void mistakes_are_named(void **state) {
     loam_close(NULL);
 }
 
+static void a_text_has_an_embedding(void **state) {
+    (void)state;
+    loam_model *model = open_builtin();
+    struct loam_error error = {0};
+    float *vector, *short_vector;
+    uint32_t n, n_short;
+    assert_true(loam_embed(model, "ROMEO:", 6, 0, &vector, &n, &error));
+    assert_true(loam_embed(model, "ROMEO:", 6, 8, &short_vector, &n_short, &error));
+    assert_true(n > 8);
+    assert_int_equal(n_short, 8);
+    float sum = 0, sum_short = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += vector[i] * vector[i];
+    for (uint32_t i = 0; i < n_short; i++)
+        sum_short += short_vector[i] * short_vector[i];
+    assert_true(sum > 0.9999f && sum < 1.0001f && sum_short > 0.9999f && sum_short < 1.0001f);
+    float cross = short_vector[0] * vector[1] - short_vector[1] * vector[0];
+    assert_true(cross < 1e-6f && cross > -1e-6f); // one direction
+    loam_free(short_vector);
+    loam_free(vector);
+    assert_false(loam_embed(model, "ROMEO:", 6, n + 1, &vector, &n, &error));
+    assert_int_equal(error.code, LOAM_INVALID);
+    double score;
+    assert_false(loam_rerank(model, NULL, "who", "ROMEO", &score, &error));
+    assert_int_equal(error.code, LOAM_UNSUPPORTED);
+    loam_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_arrives_piece_by_piece),
         cmocka_unit_test(requests_run_together_and_stop_when_told),
         cmocka_unit_test(sampling_options_go_by_name),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(a_text_has_an_embedding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
