@@ -5,6 +5,7 @@
 #include "model/mla.h"
 #include "model/moe.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 static const struct block_traits LLAMA = {
@@ -34,7 +35,7 @@ static const struct block_traits GEMMA2 = {
     .query_scale = true, .softcaps = true};
 static const struct block_traits GEMMA3 = {
     .norm_place = NORMS_BOTH, .norm_add = 1, .head_norm = HEAD_NORM_HEAD, .norm_names = GEMMA_NORMS,
-    .embed_sqrt_d = true, .query_scale = true};
+    .embed_sqrt_d = true, .query_scale = true, .softcaps = true};
 
 static const struct moe_traits MIXTRAL_MOE = {
     .router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts",
@@ -135,11 +136,17 @@ const struct family *family_find(struct str model_type) {
     return NULL;
 }
 
-const char *model_supported_types(void) {
-    // Built once at the first call: a constant of the program, whichever thread writes it.
-    static char list[1024];
+static char supported_types[1024];
+
+static void list_types(void) {
     size_t n = 0;
     for (int i = 0; i < N_FAMILIES; i++)
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", FAMILIES[i].model_type);
-    return list;
+        n += (size_t)snprintf(supported_types + n, sizeof supported_types - n, "%s%s", i ? ", " : "",
+                              FAMILIES[i].model_type);
+}
+
+const char *model_supported_types(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT; // built once, whichever thread asks first
+    pthread_once(&once, list_types);
+    return supported_types;
 }

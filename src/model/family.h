@@ -133,6 +133,4 @@ static inline void model_tap(struct model *model, int layer, struct mat x) {
 }
 // Mark every tensor whose name begins so as recognised and left alone.
 void model_ignore(struct model *model, const char *prefix);
-// Refuse a config key that, when present and not one of the harmless values, changes the computation.
-bool model_refuse_key(const struct model *model, const char *key, struct err *err);
 #endif

@@ -53,15 +53,49 @@ bool model_new_mat(struct model *model, uint32_t n_rows, uint32_t n_cols, struct
     return data != NULL;
 }
 
-bool model_refuse_key(const struct model *model, const char *key, struct err *err) {
-    const json_t *value = json_object_get(model->config->text, key);
-    if (!value || json_is_null(value) || json_is_false(value) ||
-        (json_is_integer(value) && json_integer_value(value) == 0) ||
-        (json_is_array(value) && json_array_size(value) == 0))
-        return true;
-    return err_set(err, ERR_UNSUPPORTED, "config.json sets \"%s\", which loam does not implement for "
-                   "model type %.*s", key, (int)model->config->model_type.n,
-                   model->config->model_type.data);
+// Keys that change what a decoder computes and that no family here implements, whatever its type. A key that is absent,
+// null or `harmless` (a JSON text) says nothing new; a family that has such a feature takes its key out of here.
+static const struct refused_key {
+    const char *key, *harmless;
+} REFUSED_KEYS[] = {
+    {"use_bidirectional_attention", "\"vision\""}, // EmbeddingGemma; "vision" only concerns images
+    {"is_causal", "true"},                         // decoders turned encoders
+    {"clip_qkv", NULL},                            // OLMo, OLMoE: queries, keys and values are clamped
+    {"is_encoder_decoder", NULL},
+    {"add_cross_attention", NULL},
+    {"alibi", NULL},
+    {"attn_output_gate", "true"}, // Qwen3.5: written out and always on
+};
+// Keys of the families that have softcaps; another that sets one is not what its type says.
+static const struct refused_key SOFTCAP_KEYS[] = {{"attn_logit_softcapping", NULL},
+                                                  {"final_logit_softcapping", NULL}};
+
+static bool refuse_key(const struct model *model, const struct refused_key *refused, struct err *err) {
+    const json_t *value = json_object_get(model->config->text, refused->key);
+    bool harmless = !value || json_is_null(value);
+    if (refused->harmless && value) {
+        json_t *known = json_loads(refused->harmless, JSON_DECODE_ANY, NULL);
+        if (!known)
+            return err_set(err, ERR_NOMEM, "out of memory for the model");
+        harmless = harmless || json_equal(value, known);
+        json_decref(known);
+    }
+    if (!refused->harmless || strcmp(refused->harmless, "true") != 0) // else false is what changes things
+        harmless = harmless || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0);
+    return harmless || err_set(err, ERR_UNSUPPORTED, "config.json: \"%s\" changes what the model computes in a way that "
+                               "loam does not implement for model type %.*s", refused->key,
+                               (int)model->config->model_type.n, model->config->model_type.data);
+}
+
+static bool refuse_keys(const struct model *model, struct err *err) {
+    for (size_t i = 0; i < sizeof REFUSED_KEYS / sizeof *REFUSED_KEYS; i++)
+        if (!refuse_key(model, &REFUSED_KEYS[i], err))
+            return false;
+    const struct block_traits *block = model->family->block;
+    for (size_t i = 0; block && !block->softcaps && i < sizeof SOFTCAP_KEYS / sizeof *SOFTCAP_KEYS; i++)
+        if (!refuse_key(model, &SOFTCAP_KEYS[i], err))
+            return false;
+    return true;
 }
 
 void model_ignore(struct model *model, const char *prefix) {
@@ -82,6 +116,8 @@ static bool bind_model(struct model *model, struct err *err) {
     if (!model->family)
         return err_set(err, ERR_UNSUPPORTED, "model type \"%.*s\" is not supported; loam runs %s",
                        (int)config->model_type.n, config->model_type.data, model_supported_types());
+    if (!refuse_keys(model, err))
+        return false;
     if (config->n_layers > MODEL_STATES_MAX / 2)
         return err_set(err, ERR_UNSUPPORTED, "config.json: %u layers; loam runs at most %d",
                        config->n_layers, MODEL_STATES_MAX / 2);

@@ -231,9 +231,71 @@ static void loads_survive_every_failing_allocation(void **state) {
     }
 }
 
+static void keys_that_change_the_computation_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *key, *value;
+        bool loads;
+    } CASES[] = {
+        {"use_bidirectional_attention", "true", false},
+        {"use_bidirectional_attention", "\"all\"", false},
+        {"use_bidirectional_attention", "\"vision\"", true},
+        {"use_bidirectional_attention", "false", true},
+        {"use_bidirectional_attention", "null", true},
+        {"is_causal", "false", false},
+        {"is_causal", "true", true},
+        {"clip_qkv", "8.0", false},
+        {"clip_qkv", "null", true},
+        {"is_encoder_decoder", "true", false},
+        {"is_encoder_decoder", "false", true},
+        {"add_cross_attention", "true", false},
+        {"alibi", "true", false},
+        {"attn_output_gate", "false", false},
+        {"attn_output_gate", "true", true},
+        {"attn_logit_softcapping", "50.0", false},
+        {"attn_logit_softcapping", "null", true},
+        {"final_logit_softcapping", "30.0", false},
+    };
+    const char *source = getenv("LOAM_SOURCE_DIR");
+    char config_path[PATH_MAX], weights_path[PATH_MAX];
+    snprintf(config_path, sizeof config_path, "%s/tests/models/llama/config.json", source ? source : ".");
+    snprintf(weights_path, sizeof weights_path, "%s/tests/models/llama/model.safetensors", source ? source : ".");
+    struct err err = {0};
+    struct strbuf text = {0};
+    struct file_map map;
+    check_ok(file_read(config_path, 1 << 20, &text, &err), &err);
+    check_ok(file_map_open(&map, weights_path, &err), &err);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        json_t *root = json_parse(strbuf_str(&text), config_path, &err);
+        check_ok(root, &err);
+        json_object_set_new(root, CASES[i].key, json_loads(CASES[i].value, JSON_DECODE_ANY, NULL));
+        struct strbuf changed = {0};
+        strbuf_json(&changed, root);
+        struct model_config *config = model_config_create(strbuf_str(&changed), (struct str){0}, &err);
+        check_ok(config, &err);
+        struct weights *weights = weights_create(map.bytes, "llama", &err);
+        check_ok(weights, &err);
+        struct model *model = model_create(config, weights, be, &OPTIONS, &err);
+        if (CASES[i].loads) {
+            check_ok(model, &err);
+        } else {
+            if (model)
+                fail_msg("%s = %s loads", CASES[i].key, CASES[i].value);
+            assert_int_equal(err.code, ERR_UNSUPPORTED);
+            check_message(&err, CASES[i].key);
+        }
+        model_destroy(model);
+        strbuf_deinit(&changed);
+        json_decref(root);
+    }
+    file_map_close(&map);
+    strbuf_deinit(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged_tensors_are_named),
+        cmocka_unit_test(keys_that_change_the_computation_are_refused),
         cmocka_unit_test(loads_survive_every_failing_allocation),
     };
     log_set_level(LOG_ERROR);
