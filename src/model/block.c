@@ -88,6 +88,11 @@ static bool has_bias(const struct model *model, enum bias_rule rule, bool *out, 
         return json_get_bool(text, "attention_bias", out, "config.json", err);
     case BIAS_MLP_KEY:
         return json_get_bool(text, "mlp_bias", out, "config.json", err);
+    case BIAS_ATTENTION_OUT_KEY:
+        return json_get_bool(text, "attention_out_bias", out, "config.json", err);
+    case BIAS_QKV_KEY:
+        *out = true;
+        return json_get_bool(text, "qkv_bias", out, "config.json", err);
     case BIAS_USE_KEY:
         *out = true;
         return json_get_bool(text, "use_bias", out, "config.json", err);
@@ -162,7 +167,13 @@ static bool bind_attention(struct model *model, struct binder *binder, uint32_t 
     if (!bind_linear_bias(binder, path, (struct bind_shape){.n_out = c->d_model, .n_in = n_q}, o, o_bias,
                           err))
         return false;
-    if (traits->head_norm != HEAD_NORM_NONE) {
+    bool head_norm = traits->head_norm != HEAD_NORM_NONE;
+    if (traits->head_norm == HEAD_NORM_KEY) {
+        head_norm = false;
+        if (!json_get_bool(c->text, "use_qk_norm", &head_norm, "config.json", err))
+            return false;
+    }
+    if (head_norm) {
         bool whole = traits->head_norm == HEAD_NORM_WHOLE;
         float norm_add = ((struct block_model *)model->impl)->norm_add;
         bind_path(binder, path, "layers.%u.self_attn.q_norm.weight", l);
@@ -301,7 +312,9 @@ static bool bind_layer(struct model *model, struct binder *binder, uint32_t l, s
     layer->kv_layer = model_add_kv(model, l, (struct kv_layer_desc){
         .group = group, .n_heads = c->n_kv_heads, .k_dim = c->head_dim, .v_dim = c->head_dim});
     layer->rope = sliding ? &block->rope_sliding : &block->rope;
-    if ((traits->rope_full_off && !sliding) || (traits->no_rope_layers && layer_without_rope(model, l)))
+    bool sliding_only = traits->rope_layers == ROPE_SLIDING ||
+                        (traits->rope_layers == ROPE_SLIDING_MIXED && c->sliding_window > 0);
+    if ((sliding_only && !sliding) || (traits->no_rope_layers && layer_without_rope(model, l)))
         layer->rope = NULL;
     return bind_norms(model, binder, l, layer, err) && bind_attention(model, binder, l, layer, err) &&
            bind_feed_forward(model, binder, l, layer, err) &&
@@ -338,6 +351,8 @@ static bool bind_scales(struct model *model, struct err *err) {
             return err_set(err, ERR_FORMAT, "config.json: \"query_pre_attn_scalar\" must be positive");
         block->attention_scale = (float)(1 / sqrt(scalar));
     }
+    if (traits->logit_scale)
+        model->logit_scale = 0.0625f; // what the configuration class says
     if (traits->logit_scale && !json_get_f32(c->text, "logit_scale", &model->logit_scale, what, err))
         return false;
     if (traits->softcaps &&

@@ -21,6 +21,16 @@ static const struct block_traits PHI3 = {.qkv_fused = true, .mlp = MLP_GLU_FUSED
 static const struct block_traits OLMO2 = {
     .norm_place = NORMS_AFTER, .head_norm = HEAD_NORM_WHOLE, .qkv_bias = BIAS_ATTENTION_KEY,
     .o_bias = BIAS_ATTENTION_KEY};
+static const struct block_traits SEED_OSS = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_OUT_KEY, .mlp_bias = BIAS_MLP_KEY};
+static const struct block_traits EXAONE4 = {
+    .norm_place = NORMS_AFTER, .head_norm = HEAD_NORM_HEAD, .rope_layers = ROPE_SLIDING_MIXED};
+static const struct block_traits GLM4 = {
+    .norm_place = NORMS_BOTH, .norm_names = {NULL, "post_self_attn_layernorm", NULL, "post_mlp_layernorm"},
+    .qkv_bias = BIAS_ATTENTION_KEY, .mlp = MLP_GLU_FUSED, .rope_interleaved = true};
+static const struct block_traits COHERE2 = {
+    .norm = NORM_LAYER, .norm_place = NORM_SHARED, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
+    .rope_interleaved = true, .rope_layers = ROPE_SLIDING, .logit_scale = true};
 static const struct block_traits GRANITE = {
     .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .mlp_bias = BIAS_MLP_KEY,
     .multipliers = true};
@@ -48,6 +58,20 @@ static const struct moe_traits QWEN3_MOE_EXPERTS = {
 static const struct block_traits QWEN3_MOE = {
     .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
     .moe = &QWEN3_MOE_EXPERTS};
+static const struct moe_traits OLMOE_EXPERTS = {
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp",
+    .route = ROUTE_SOFTMAX_TOPK, .n_experts_key = "num_experts"};
+static const struct block_traits OLMOE = {
+    .head_norm = HEAD_NORM_WHOLE, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
+    .moe = &OLMOE_EXPERTS};
+static const struct moe_traits GRANITEMOE_EXPERTS = {
+    .router = "block_sparse_moe.router.layer", .experts = "block_sparse_moe.experts",
+    .stacked = "block_sparse_moe.switch_mlp", .layout = MOE_FUSED,
+    .fused_up = "block_sparse_moe.input_linear", .fused_down = "block_sparse_moe.output_linear",
+    .route = ROUTE_TOPK_SOFTMAX, .normalize = MOE_NORMALIZE_NEVER, .n_experts_key = "num_local_experts"};
+static const struct block_traits GRANITEMOE = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .multipliers = true,
+    .moe = &GRANITEMOE_EXPERTS};
 static const struct moe_traits GPT_OSS_EXPERTS = {
     .router = "mlp.router", .experts = "mlp.experts", .stacked = "mlp.experts", .layout = MOE_GPT_OSS,
     .route = ROUTE_TOPK_SOFTMAX, .normalize = MOE_NORMALIZE_NEVER, .n_experts_key = "num_local_experts",
@@ -72,6 +96,7 @@ static const struct moe_traits QWEN3_NEXT_EXPERTS = {
     .route = ROUTE_SOFTMAX_TOPK, .n_experts_key = "num_experts", .ff_key = "moe_intermediate_size",
     .shared = "mlp.shared_expert", .shared_gate = "mlp.shared_expert_gate",
     .shared_ff_key = "shared_expert_intermediate_size"};
+static const struct block_traits QWEN2_MOE = {.qkv_bias = BIAS_QKV_KEY, .moe = &QWEN3_NEXT_EXPERTS};
 static const struct block_traits QWEN3_NEXT = {
     .norm_add_in_hub = true, .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY,
     .o_bias = BIAS_ATTENTION_KEY, .attention_gate = true, .moe = &QWEN3_NEXT_EXPERTS};
@@ -81,6 +106,8 @@ static const struct moe_traits DEEPSEEK_V3_EXPERTS = {
     .n_experts_key = "n_routed_experts", .ff_key = "moe_intermediate_size",
     .correction = "mlp.gate.e_score_correction_bias", .groups = true, .scaling = true,
     .shared = "mlp.shared_experts", .first_dense_key = "first_k_dense_replace"};
+static const struct block_traits GLM4_MOE = {
+    .head_norm = HEAD_NORM_KEY, .qkv_bias = BIAS_ATTENTION_KEY, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
 static const struct mla_traits DEEPSEEK_V3_MLA = {.interleave_key = "rope_interleave"};
 static const struct block_traits DEEPSEEK_V3 = {
     .mla = &DEEPSEEK_V3_MLA, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
@@ -109,13 +136,22 @@ static const struct family FAMILIES[] = {
     BLOCK("smollm3", SMOLLM3),
     BLOCK("phi3", PHI3),
     BLOCK("olmo2", OLMO2),
+    BLOCK("olmo3", OLMO2),
+    BLOCK("seed_oss", SEED_OSS),
+    BLOCK("exaone4", EXAONE4),
+    BLOCK("glm4", GLM4),
+    BLOCK("cohere2", COHERE2),
     BLOCK("granite", GRANITE),
     BLOCK("starcoder2", STARCODER2),
     BLOCK("gemma", GEMMA),
     BLOCK("gemma2", GEMMA2),
     BLOCK("gemma3_text", GEMMA3),
     BLOCK("mixtral", MIXTRAL),
+    BLOCK("qwen2_moe", QWEN2_MOE),
     BLOCK("qwen3_moe", QWEN3_MOE),
+    BLOCK("olmoe", OLMOE),
+    BLOCK("granitemoe", GRANITEMOE),
+    BLOCK("glm4_moe", GLM4_MOE),
     BLOCK("gpt_oss", GPT_OSS),
     BLOCK("deepseek_v3", DEEPSEEK_V3),
     BLOCK("deepseek_v32", GLM_MOE_DSA),

@@ -11,8 +11,21 @@ enum norm_place {
     NORMS_BOTH,   // x + norm(f(norm(x))): Gemma 2 and 3, GLM 4
     NORM_SHARED,  // x + attention(norm(x)) + mlp(norm(x)): Cohere
 };
-enum head_norm { HEAD_NORM_NONE, HEAD_NORM_HEAD, HEAD_NORM_WHOLE };
-enum bias_rule { BIAS_NONE, BIAS_ALWAYS, BIAS_ATTENTION_KEY, BIAS_MLP_KEY, BIAS_USE_KEY };
+enum head_norm { HEAD_NORM_NONE, HEAD_NORM_HEAD, HEAD_NORM_WHOLE, HEAD_NORM_KEY }; // key: HEAD if use_qk_norm
+enum bias_rule {
+    BIAS_NONE,
+    BIAS_ALWAYS,
+    BIAS_ATTENTION_KEY,     // attention_bias
+    BIAS_ATTENTION_OUT_KEY, // attention_out_bias
+    BIAS_MLP_KEY,           // mlp_bias
+    BIAS_QKV_KEY,           // qkv_bias, on unless it says otherwise
+    BIAS_USE_KEY,           // use_bias, likewise
+};
+enum rope_layers {
+    ROPE_ALL,
+    ROPE_SLIDING,       // full-attention layers have none (Cohere 2)
+    ROPE_SLIDING_MIXED, // likewise, if the model has a window at all (EXAONE 4)
+};
 enum mlp_kind { MLP_GLU, MLP_GLU_FUSED, MLP_PLAIN };
 
 struct moe_traits; // model/moe.h
@@ -33,7 +46,7 @@ struct block_traits {
     const char *norm_names[4];
     bool embed_sqrt_d;       // embeddings are multiplied by sqrt(d_model), rounded to bf16 (Gemma)
     bool rope_interleaved;
-    bool rope_full_off;      // full-attention layers have no rope (Cohere 2)
+    enum rope_layers rope_layers;
     bool no_rope_layers;     // the config lists layers without rope (SmolLM 3)
     bool sliding_all;        // sliding_window applies to every layer where it is set
     bool multipliers;        // Granite: embedding_, attention_, residual_multiplier, logits_scaling

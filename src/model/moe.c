@@ -361,8 +361,11 @@ struct moe *moe_bind(struct model *model, struct binder *binder, const struct mo
     bool bound = traits->layout == MOE_GPT_OSS ? bind_gpt_oss(model, binder, moe, l, d, err) : true;
     if (traits->layout == MOE_FUSED) { // MLX splits it into stacked projections
         bind_path(binder, path, "layers.%u", l);
-        const char *fused[] = {traits->fused_up, traits->fused_down};
-        bound = has_any(binder, path, fused, 2) ? bind_fused(binder, moe, l, d, err)
+        char up[128], down[128]; // a parameter of its own, or a module's weight
+        snprintf(up, sizeof up, "%s.weight", traits->fused_up);
+        snprintf(down, sizeof down, "%s.weight", traits->fused_down);
+        const char *fused[] = {traits->fused_up, traits->fused_down, up, down};
+        bound = has_any(binder, path, fused, 4) ? bind_fused(binder, moe, l, d, err)
                                                 : bind_separate(binder, moe, l, d, err);
     } else if (traits->layout == MOE_SEPARATE) {
         bound = bind_separate(binder, moe, l, d, err);
