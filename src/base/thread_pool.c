@@ -18,20 +18,28 @@
 // short enough that a noisy neighbour gets the core.
 enum { SPIN_TURNS = 400 };
 
-// A job is published in `ticket`: generation in the high half, tiles left to take in the low half.
-// Taking a tile is one compare-and-swap of the whole word, so a late worker can never take a tile
-// of the next job under the old one's function.
+// The tiles of a job are cut into one run of neighbours a thread. A thread takes its own from the front,
+// so that what it prefetches behind one tile is what it needs next; when they are gone it helps the others
+// from the back of theirs. What is left of a run is one word, next tile in the high half and end in the low
+// half, and taking a tile is one compare-and-swap of it. A late worker may thus take a tile of a newer job
+// than it woke for, never one of an older: it reads fn and job after it holds the tile, and the job does
+// not end before that tile is done.
+struct run {
+    _Alignas(64) _Atomic uint64_t left; // publishes fn, job, n_tiles; pairs with take()
+};
+
 struct thread_pool {
     uint32_t n_threads;
     bool pin;
     pthread_t *threads;    // [n_threads - 1]
     struct worker *workers; // [n_threads - 1]
+    struct run *runs;       // [n_runs]
+    uint32_t n_runs;        // threads asked for, fixed before the first worker starts
 
-    thread_pool_fn *fn; // written before `ticket` is released, read after it is acquired
+    thread_pool_fn *fn; // written before the runs are released, read after one is acquired
     void *job;
     uint32_t n_tiles;
 
-    _Alignas(64) _Atomic uint64_t ticket; // publishes fn, job, n_tiles; pairs with take_tile()
     _Alignas(64) _Atomic uint32_t wake;   // futex: bumped with every job and at the end
     _Atomic uint32_t n_sleeping;          // workers in (or on their way into) the futex wait
     _Atomic bool stop;
@@ -60,23 +68,34 @@ static inline void cpu_relax(void) {
 #endif
 }
 
+// A tile from the front or the back of a run, if one is left.
+static bool take(struct run *run, bool front, uint32_t *tile_idx) {
+    uint64_t left = atomic_load_explicit(&run->left, memory_order_acquire);
+    for (;;) {
+        uint32_t next = (uint32_t)(left >> 32), end = (uint32_t)left;
+        if (next == end)
+            return false;
+        uint64_t rest = front ? left + ((uint64_t)1 << 32) : left - 1;
+        if (atomic_compare_exchange_weak_explicit(&run->left, &left, rest, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            *tile_idx = front ? next : end - 1;
+            return true;
+        }
+    }
+}
+
 // Take tiles until none is left. The job's fields are read only after a tile is held: then the job
 // cannot end, so they cannot change under us.
 static void work(struct thread_pool *pool, uint32_t thread_idx) {
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
-    for (;;) {
-        uint32_t left = (uint32_t)ticket;
-        if (left == 0)
-            return;
-        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1,
-                                                   memory_order_acq_rel, memory_order_acquire))
-            continue;
-        uint32_t n_tiles = pool->n_tiles;
-        pool->fn(pool->job, n_tiles - left, thread_idx);
-        uint32_t done = atomic_fetch_add_explicit(&pool->n_done, 1, memory_order_seq_cst) + 1;
-        if (done == n_tiles && atomic_load_explicit(&pool->caller_sleeps, memory_order_seq_cst))
-            futex_wake(&pool->n_done, 1);
-        ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
+    for (uint32_t i = 0; i < pool->n_runs; i++) {
+        uint32_t owner = (thread_idx + i) % pool->n_runs, tile_idx;
+        while (take(&pool->runs[owner], i == 0, &tile_idx)) {
+            uint32_t n_tiles = pool->n_tiles;
+            pool->fn(pool->job, tile_idx, thread_idx);
+            uint32_t done = atomic_fetch_add_explicit(&pool->n_done, 1, memory_order_seq_cst) + 1;
+            if (done == n_tiles && atomic_load_explicit(&pool->caller_sleeps, memory_order_seq_cst))
+                futex_wake(&pool->n_done, 1);
+        }
     }
 }
 
@@ -115,8 +134,10 @@ void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *job, ui
     pool->job = job;
     pool->n_tiles = n_tiles;
     atomic_store_explicit(&pool->n_done, 0, memory_order_relaxed);
-    uint64_t generation = (atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 32) + 1;
-    atomic_store_explicit(&pool->ticket, generation << 32 | n_tiles, memory_order_release);
+    for (uint32_t i = 0; i < pool->n_runs; i++) {
+        uint64_t next = (uint64_t)n_tiles * i / pool->n_runs, end = (uint64_t)n_tiles * (i + 1) / pool->n_runs;
+        atomic_store_explicit(&pool->runs[i].left, next << 32 | end, memory_order_release);
+    }
     // seq_cst on both sides: either we see the sleeper, or it sees the new value and does not sleep.
     atomic_fetch_add_explicit(&pool->wake, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&pool->n_sleeping, memory_order_seq_cst))
@@ -230,8 +251,11 @@ struct thread_pool *thread_pool_create(uint32_t n_threads, bool pin, struct err 
     pool->pin = pin;
     pool->threads = calloc(n_threads, sizeof *pool->threads);
     pool->workers = calloc(n_threads, sizeof *pool->workers);
-    if (!pool->threads || !pool->workers)
+    pool->runs = aligned_alloc(64, n_threads * sizeof *pool->runs);
+    if (!pool->threads || !pool->workers || !pool->runs)
         goto nomem;
+    memset(pool->runs, 0, n_threads * sizeof *pool->runs);
+    pool->n_runs = n_threads;
     for (uint32_t i = 1; i < n_threads; i++) {
         struct worker *worker = &pool->workers[i - 1];
         *worker = (struct worker){pool, i};
@@ -262,6 +286,7 @@ void thread_pool_destroy(struct thread_pool *pool) {
         pthread_join(pool->threads[i - 1], NULL);
     free(pool->threads);
     free(pool->workers);
+    free(pool->runs);
     free(pool);
 }
 

@@ -20,6 +20,7 @@ void thread_pool_destroy(struct thread_pool *pool);
 uint32_t thread_pool_n_threads(const struct thread_pool *pool);
 
 // Run fn for every tile in [0, n_tiles), in any order on any thread, and return when all are done.
+// A thread goes through neighbouring tiles while it has some of its own, so a tile may prefetch for the next.
 // Which thread takes a tile is not fixed: a tile's result must not depend on it.
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn *fn, void *job, uint32_t n_tiles);
 

@@ -36,6 +36,32 @@ static void every_tile_runs_exactly_once(void **state) {
     }
 }
 
+enum { ORDER_THREADS = 3, ORDER_TILES = 90, ORDER_EACH = ORDER_TILES / ORDER_THREADS };
+struct order {
+    uint32_t own[ORDER_THREADS][ORDER_EACH], n[ORDER_THREADS]; // a thread's own tiles as it took them
+};
+
+static void note_order(void *user, uint32_t tile_idx, uint32_t thread_idx) {
+    struct order *order = user;
+    if (tile_idx / ORDER_EACH == thread_idx)
+        order->own[thread_idx][order->n[thread_idx]++] = tile_idx;
+}
+
+static void a_thread_goes_through_its_neighbouring_tiles(void **state) {
+    (void)state;
+    struct err err = {0};
+    struct thread_pool *pool = thread_pool_create(ORDER_THREADS, false, &err);
+    check_ok(pool, &err);
+    for (uint32_t round = 0; round < 1000; round++) {
+        struct order order = {0};
+        thread_pool_run(pool, note_order, &order, ORDER_TILES);
+        for (uint32_t t = 0; t < ORDER_THREADS; t++)
+            for (uint32_t i = 0; i < order.n[t]; i++)
+                assert_int_equal(order.own[t][i], t * ORDER_EACH + i);
+    }
+    thread_pool_destroy(pool);
+}
+
 static double cpu_seconds(void) {
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
@@ -60,6 +86,7 @@ static void idle_pool_sleeps(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_runs_exactly_once),
+        cmocka_unit_test(a_thread_goes_through_its_neighbouring_tiles),
         cmocka_unit_test(idle_pool_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
