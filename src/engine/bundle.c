@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file_map.h"
 #include "base/json.h"
+#include "hub/scan.h"
 #include "sample/sampler_options.h"
 
 // The folder's own name; in a hub cache, models--org--name/snapshots/<commit> is org/name.
@@ -93,6 +94,8 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
                               : open_builtin(bundle->be, &o->model, err);
     if (!bundle->model || (o->folder && !read_pooling(bundle, o->folder, err)))
         goto failed;
+    bundle->is_embedding = !model_has_head(bundle->model) ||
+                           (o->folder && hub_is_embedding(o->folder, bundle->name));
     if (!o->without_tokenizer) {
         bundle->tokenizer = o->folder ? tokenizer_open(o->folder, err)
                                       : tokenizer_create(builtin_file("tokenizer.json"),

@@ -22,6 +22,7 @@ struct bundle {
     struct model *model;
     struct tokenizer *tokenizer;  // NULL only without_tokenizer
     struct chat_template *chat;   // NULL only without_tokenizer
+    bool is_embedding; // made for embeddings, not for text
     char pooling[64]; // how embeddings are made if not by the last token ("pooling_mode_mean_tokens"), else empty
     double load_ms;
 };

@@ -147,6 +147,11 @@ static bool is_expert(struct str name) {
     return str_find(name, STR(".experts."), 0) != SIZE_MAX || str_find(name, STR(".switch_mlp."), 0) != SIZE_MAX;
 }
 
+bool hub_is_embedding(const char *folder, const char *name) {
+    return file_exists(folder, "1_Pooling/config.json") || file_exists(folder, "modules.json") ||
+           (name && strcasestr(name, "embedding"));
+}
+
 // Tied embeddings are the head too: every row of them is read.
 static bool is_lookup(struct str name, bool has_head) {
     return str_find(name, STR("embed_tokens_per_layer"), 0) != SIZE_MAX ||
@@ -262,8 +267,7 @@ static void scan_config(struct hub_model *model, const char *folder, const struc
     model->has_vision = json_is_object(json_object_get(config->root, "vision_config")) ||
                         str_ends(config->model_type, STR("unified_vision"));
     model->has_audio = json_is_object(json_object_get(config->root, "audio_config"));
-    model->is_embedding = file_exists(folder, "1_Pooling/config.json") || file_exists(folder, "modules.json") ||
-                          (model->repo && strcasestr(model->repo, "embedding"));
+    model->is_embedding = hub_is_embedding(folder, model->repo);
     model->is_drafter = strstr(model->model_type, "_assistant") || strstr(model->architecture, "Assistant") ||
                         file_exists(folder, "dspark.json") || (model->repo && hub_is_drafter_name(model->repo));
     model->n_layers = config->n_layers;

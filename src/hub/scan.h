@@ -34,6 +34,9 @@ struct hub_model {
 // Fill everything but repo, commit and is_canonical. What cannot be read goes into `problem`; false
 // (ERR_NOMEM) only when out of memory. Texts live in the arena.
 bool hub_scan(struct hub_model *model, const char *folder, struct arena *arena, struct err *err);
+// Is the folder's model made for embeddings, not for text? Told by sentence-transformers' files, else by its name
+// ("org/name" or the folder's own; may be NULL).
+bool hub_is_embedding(const char *folder, const char *name);
 // Only the two mtimes, to compare; false if the folder is gone.
 bool hub_scan_stamp(const char *folder, int64_t *folder_mtime_ns, int64_t *config_mtime_ns);
 

@@ -24,6 +24,8 @@ struct gen_job {
     struct gen_usage usage;
     struct err err;
     struct strbuf stop_text;
+    float *values; // [n_values]
+    uint32_t n_values;
 };
 
 static void job_free(struct gen_job *job) {
@@ -32,6 +34,7 @@ static void job_free(struct gen_job *job) {
     strbuf_deinit(&job->stop_text);
     free(job->tokens);
     free(job->text_ends);
+    free(job->values);
     pthread_mutex_destroy(&job->lock);
     served_release(job->served);
     free(job);
@@ -65,6 +68,8 @@ static void take(void *user) {
         delta.finish = job->finish;
         delta.usage = job->usage;
         delta.stop_text = strbuf_str(&job->stop_text);
+        delta.values = job->values;
+        delta.n_values = job->n_values;
         delta.err = job->finish == FINISH_ERROR ? &job->err : NULL;
     }
     if (job->fn && (delta.text.n || delta.n_tokens || delta.done))
@@ -126,6 +131,14 @@ static void on_event(const struct gen_event *event, void *user) {
         if (event->err)
             job->err = *event->err;
         strbuf_append(&job->stop_text, event->stop_text);
+        if (event->n_values) {
+            job->values = malloc(event->n_values * sizeof *job->values);
+            job->n_values = event->n_values;
+            if (job->values)
+                memcpy(job->values, event->values, event->n_values * sizeof *job->values);
+            else
+                job->text.failed = true;
+        }
     }
     bool claimed = claim_take_locked(job);
     pthread_mutex_unlock(&job->lock);

@@ -18,6 +18,8 @@ struct gen_delta {
     struct str stop_text; // FINISH_STOP_TEXT: which
     struct gen_usage usage;
     const struct err *err; // FINISH_ERROR
+    float *values;         // [n_values] FINISH_STOP of a request for values (gen_want), else NULL; may be changed
+    uint32_t n_values;
 };
 // Runs on the event thread.
 typedef void gen_delta_fn(void *user, const struct gen_delta *delta);

@@ -215,16 +215,6 @@ static const struct answer_surface SURFACE = {on_tokens, on_piece, on_choice_don
 // ---- The request ----------------------------------------------------------------------------------
 static const char PROMPT_WANTED[] = "a string, an array of strings, an array of token ids, or an array of those";
 
-static bool read_ids(const json_t *ids, struct token_list *out, struct request_error *error) {
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *id = json_array_get(ids, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
-            return request_wrong(error, "prompt", PROMPT_WANTED);
-        token_list_append(out, (token_id)json_integer_value(id));
-    }
-    return !out->failed || err_set(&error->err, ERR_NOMEM, "out of memory for the prompt");
-}
-
 // Fill-in-the-middle: the model's own marks around prefix and suffix.
 static bool read_with_suffix(const struct server *server, struct str prefix, struct str suffix,
                              struct token_list *out, struct request_error *error) {
@@ -257,7 +247,7 @@ static bool read_with_suffix(const struct server *server, struct str prefix, str
 static bool read_one(const struct server *server, const json_t *prompt, const json_t *suffix,
                      struct token_list *out, struct request_error *error) {
     if (json_is_array(prompt))
-        return json_array_size(prompt) ? read_ids(prompt, out, error)
+        return json_array_size(prompt) ? request_token_ids(prompt, "prompt", PROMPT_WANTED, out, error)
                                        : request_wrong(error, "prompt", PROMPT_WANTED);
     if (!json_is_string(prompt))
         return request_wrong(error, "prompt", PROMPT_WANTED);
@@ -291,8 +281,7 @@ static bool read_prompts(const struct server *server, const json_t *body, struct
         return false;
     if (suffix && !json_is_string(suffix))
         return request_wrong(error, "suffix", "a string");
-    bool several = json_is_array(prompt) && !json_is_integer(json_array_get(prompt, 0));
-    size_t n = several ? json_array_size(prompt) : 1;
+    size_t n = request_n_prompts(prompt);
     if (n == 0 || n > PROMPTS_MAX)
         return request_wrong(error, "prompt", PROMPT_WANTED);
     out->lists = calloc(n, sizeof *out->lists);
@@ -301,7 +290,7 @@ static bool read_prompts(const struct server *server, const json_t *body, struct
         return err_set(&error->err, ERR_NOMEM, "out of memory for the prompts");
     out->n = (uint32_t)n;
     for (uint32_t i = 0; i < out->n; i++) {
-        const json_t *one = several ? json_array_get(prompt, i) : prompt;
+        const json_t *one = request_prompt_at(prompt, i);
         if (!read_one(server, one, suffix, &out->lists[i], error))
             return false;
         if (echo && json_is_string(one))

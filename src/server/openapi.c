@@ -27,6 +27,11 @@ static const struct operation OPERATIONS[] = {
     {"post", "/v1/chat/completions", "Answer a conversation (OpenAI)", CHAT_FIELDS, JSON, true},
     {"post", "/v1/completions", "Go on with a text (OpenAI)",
      "model:string prompt:any! suffix:string echo:boolean logprobs:integer" COMPLETION, JSON, true},
+    {"post", "/v1/embeddings", "Texts as vectors (OpenAI); of an embedding model",
+     "model:string input:any! dimensions:integer encoding_format:string instruction:string", JSON, false},
+    {"post", "/v1/rerank", "How well each document answers a query; of a reranker",
+     "model:string query:string! documents:array! top_n:integer return_documents:boolean instruction:string", JSON,
+     false},
     {"post", "/v1/responses", "Answer, and keep the answer to go on from (OpenAI)",
      "model:string input:any! instructions:string previous_response_id:string store:boolean tools:array "
      "tool_choice:any reasoning:object max_output_tokens:integer metadata:object include:array top_logprobs:integer" SAMPLING, JSON, true},

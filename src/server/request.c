@@ -78,6 +78,29 @@ bool request_bool(const json_t *body, const char *name, bool *out, struct reques
     return true;
 }
 
+static bool is_several(const json_t *value) {
+    return json_is_array(value) && !json_is_integer(json_array_get(value, 0));
+}
+
+size_t request_n_prompts(const json_t *value) {
+    return is_several(value) ? json_array_size(value) : json_is_string(value) || json_is_array(value);
+}
+
+const json_t *request_prompt_at(const json_t *value, size_t idx) {
+    return is_several(value) ? json_array_get(value, idx) : value;
+}
+
+bool request_token_ids(const json_t *ids, const char *param, const char *expected, struct token_list *out,
+                       struct request_error *error) {
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
+            return request_wrong(error, param, expected);
+        token_list_append(out, (token_id)json_integer_value(id));
+    }
+    return !out->failed || err_set(&error->err, ERR_NOMEM, "out of memory for '%s'", param);
+}
+
 bool request_stops(const json_t *body, const char *name, struct generation_fields *out,
                    struct request_error *error) {
     const json_t *stop = request_given(body, name);

@@ -23,6 +23,14 @@ bool request_int(const json_t *body, const char *name, int64_t min, int64_t max,
                  struct request_error *error);
 bool request_bool(const json_t *body, const char *name, bool *out, struct request_error *error);
 
+// A prompt field holds one text, one array of token ids, or an array of either: how many there are (0: none of
+// these), and each of them: a string, an array, or something wrong.
+size_t request_n_prompts(const json_t *value);
+const json_t *request_prompt_at(const json_t *value, size_t idx);
+// Append token ids; whether the model has them is the engine's to say. `expected` is what `param` must be.
+bool request_token_ids(const json_t *ids, const char *param, const char *expected, struct token_list *out,
+                       struct request_error *error);
+
 enum { REQUEST_STOPS_MAX = 16, REQUEST_BREAKERS_MAX = 32, REQUEST_CHOICES_MAX = 128 };
 
 struct generation_fields {

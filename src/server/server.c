@@ -13,6 +13,8 @@ enum { DRAIN_MS_DEFAULT = 30000 };
 static const struct http_route ROUTES[] = {
     {"POST", "/v1/chat/completions", openai_chat},
     {"POST", "/v1/completions", openai_completions},
+    {"POST", "/v1/embeddings", openai_embeddings},
+    {"POST", "/v1/rerank", server_rerank},
     {"POST", "/v1/responses", openai_responses},
     {"GET", "/v1/responses/*", openai_response},
     {"DELETE", "/v1/responses/*", openai_response_delete},

@@ -60,13 +60,7 @@ void server_detokenize(struct http_exchange *exchange, void *user) {
     bool ok = body && request_bool(body, "skip_special_tokens", &skip_special, &error);
     if (ok && !json_is_array(tokens))
         ok = request_wrong(&error, "tokens", "an array of token ids");
-    for (size_t i = 0; ok && i < json_array_size(tokens); i++) {
-        const json_t *id = json_array_get(tokens, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
-            ok = request_wrong(&error, "tokens", "an array of token ids");
-        else
-            token_list_append(&ids, (token_id)json_integer_value(id));
-    }
+    ok = ok && request_token_ids(tokens, "tokens", "an array of token ids", &ids, &error);
     ok = ok && tokenizer_decode(server->served->bundle.tokenizer, ids.ids, ids.n, skip_special, &text, &error.err);
     if (ok) { // vLLM names it prompt, llama.cpp content
         strbuf_append_c(&out, "{\"content\":");
