@@ -14,7 +14,7 @@ enum { CASE_BYTES_MAX = 256 << 20 };
 static bool case_array(const json_t *c, const char *key, const json_t **out, struct err *err) {
     const json_t *value = json_object_get(c, key);
     *out = json_is_null(value) ? NULL : value;
-    return !*out || json_is_array(*out) || err_set(err, ERR_INVALID, "\"%s\" must be an array", key);
+    return !*out || json_is_array(*out) || err_set(err, ERR_FORMAT, "\"%s\" must be an array", key);
 }
 
 // Render with a chat template, which is the case's own unless `chat` is given. Its tokens go over the
@@ -29,9 +29,9 @@ bool render_conversation(const struct chat_template *chat, const json_t *c, stru
         !json_get_bool(c, "continue_final_message", &options.continue_final_message, what, err))
         return false;
     if (!options.messages)
-        return err_set(err, ERR_INVALID, "the case has no \"messages\" (nor \"context\")");
+        return err_set(err, ERR_FORMAT, "the case has no \"messages\" (nor \"context\")");
     if (options.kwargs && !json_is_object(options.kwargs) && !json_is_null(options.kwargs))
-        return err_set(err, ERR_INVALID, "\"kwargs\" must be an object");
+        return err_set(err, ERR_FORMAT, "\"kwargs\" must be an object");
     return chat_template_render(chat, &options, out, err);
 }
 
@@ -55,7 +55,7 @@ static bool render_source(struct str source, const json_t *c, struct strbuf *out
     const json_t *context = json_object_get(c, "context");
     if (context) {
         if (!json_is_object(context))
-            return err_set(err, ERR_INVALID, "\"context\" must be an object");
+            return err_set(err, ERR_FORMAT, "\"context\" must be an object");
         struct template *template = template_parse(source, err);
         bool ok = template && template_render(template, context, NULL, out, err);
         template_destroy(template);
@@ -122,6 +122,7 @@ static bool render_lines(const char *path, struct err *err) {
 }
 
 struct render_job {
+    struct model_args model;
     const char *template_file, *input, *jsonl;
 };
 
@@ -138,20 +139,18 @@ json_t *render_read_case(const char *path, struct err *err) {
     return c;
 }
 
-static bool render_model(const char *model, const json_t *c, struct strbuf *out, struct err *err) {
-    struct model_args args = model_args_default();
+static bool render_model(const struct model_args *args, const json_t *c, struct strbuf *out, struct err *err) {
     struct bundle_options options;
     char folder[PATH_MAX];
-    if (!model_args_resolve(&args, model, folder, &options, err))
+    if (!model_args_resolve(args, NULL, folder, &options, err))
         return false;
-    struct chat_template *chat = chat_template_open(options.folder, err);
+    struct chat_template *chat = bundle_open_chat(options.folder, err);
     bool ok = chat && render_conversation(chat, c, out, err);
     chat_template_destroy(chat);
     return ok;
 }
 
-static bool render_one(const struct render_job *job, const char *model, struct strbuf *out,
-                       struct err *err) {
+static bool render_one(const struct render_job *job, struct strbuf *out, struct err *err) {
     json_t *c = render_read_case(job->input, err);
     if (!c)
         return false;
@@ -162,14 +161,14 @@ static bool render_one(const struct render_job *job, const char *model, struct s
              render_source(strbuf_str(&source), c, out, err);
         strbuf_deinit(&source);
     } else {
-        ok = render_model(model, c, out, err);
+        ok = render_model(&job->model, c, out, err);
     }
     json_decref(c);
     return ok;
 }
 
 int cmd_render(int argc, char **argv) {
-    struct render_job job = {0};
+    struct render_job job = {.model = model_args_default()};
     const struct cli_option options[] = {
         {.name = "--template-file", .kind = CLI_TEXT, .out = &job.template_file, .value = "F",
          .help = "a Jinja template instead of a model's"},
@@ -177,6 +176,10 @@ int cmd_render(int argc, char **argv) {
          .help = "the conversation: a JSON object (- = standard input)"},
         {.name = "--jsonl", .kind = CLI_TEXT, .out = &job.jsonl, .value = "F",
          .help = "one such object with its \"template\" a line; one {\"text\"} or {\"error\"} a line out"},
+        {.name = "--model", .alias = "-m", .kind = CLI_TEXT, .out = &job.model.model, .value = "MODEL",
+         .help = "the model, where it is not the first argument"},
+        {.name = "--builtin", .kind = CLI_SWITCH, .out = &job.model.builtin,
+         .help = "use the demo model inside the program"},
     };
     const struct cli_spec spec = {
         .usage = "render (MODEL | --template-file F) --input CASE.json\n       loam render --jsonl F",
@@ -188,9 +191,9 @@ int cmd_render(int argc, char **argv) {
         CLI_OPTIONS(options),
         .n_positional_max = 1,
     };
-    const char *model = NULL;
+    const char *positional = NULL;
     uint32_t n_positional = 0;
-    switch (cli_parse(&spec, argc, argv, &model, &n_positional)) {
+    switch (cli_parse(&spec, argc, argv, &positional, &n_positional)) {
     case CLI_HELPED:
         return EXIT_DONE;
     case CLI_WRONG:
@@ -198,21 +201,25 @@ int cmd_render(int argc, char **argv) {
     case CLI_RUN:
         break;
     }
-    model = n_positional ? model : NULL;
+    if (n_positional && job.model.model)
+        return cli_wrong("render", "give the model once, as the first argument or with --model");
+    if (n_positional)
+        job.model.model = positional;
+    bool has_model = job.model.model || job.model.builtin;
     struct err err = {0};
     if (job.jsonl) {
-        if (model || job.template_file || job.input)
+        if (has_model || job.template_file || job.input)
             return cli_wrong("render", "--jsonl brings its templates and conversations along");
         if (!render_lines(job.jsonl, &err))
             return cli_fail("render", &err);
         return cli_finish_stdout(EXIT_DONE);
     }
-    if (!model == !job.template_file)
+    if (has_model == (job.template_file != NULL))
         return cli_wrong("render", "give either a model or --template-file");
     if (!job.input)
         return cli_wrong("render", "--input is missing: the conversation as a JSON file");
     struct strbuf out = {0};
-    bool ok = render_one(&job, model, &out, &err);
+    bool ok = render_one(&job, &out, &err);
     if (ok)
         fwrite(out.data ? out.data : "", 1, out.n, stdout);
     else

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "artifact/builtin.h"
 #include "base/json.h"
 #include "base/utf8.h"
 #include "cli/commands.h"
@@ -163,7 +162,7 @@ static bool each_line(const char *path, line_fn *fn, const struct tokenize_job *
 static bool tokenize_conversation(const struct tokenize_job *job, const struct tokenizer *t,
                                   const char *folder, struct err *err) {
     json_t *c = render_read_case(job->template, err);
-    struct chat_template *chat = c ? chat_template_open(folder, err) : NULL;
+    struct chat_template *chat = c ? bundle_open_chat(folder, err) : NULL;
     struct strbuf text = {0};
     bool ok = chat && render_conversation(chat, c, &text, err) &&
               tokenize(job, t, strbuf_str(&text), false, err);
@@ -212,7 +211,7 @@ int cmd_tokenize(int argc, char **argv) {
         {.name = "--model", .alias = "-m", .kind = CLI_TEXT, .out = &model.model, .value = "MODEL",
          .help = "the model, where it is not the first argument"},
         {.name = "--builtin", .kind = CLI_SWITCH, .out = &model.builtin,
-         .help = "the tokenizer of the demo model inside the program"},
+         .help = "use the demo model inside the program"},
     };
     const struct cli_spec spec = {
         .usage = "tokenize MODEL [--text T | --file F | --jsonl F | --template F | --decode F]",
@@ -229,16 +228,12 @@ int cmd_tokenize(int argc, char **argv) {
                                      "other");
     if (job.skip_special && !job.decode)
         return cli_wrong("tokenize", "--skip-special goes with --decode");
-    if (job.template && model.builtin)
-        return cli_wrong("tokenize", "--template needs a model folder's chat template");
     struct err err = {0};
     char folder[PATH_MAX];
     struct bundle_options bundle;
     struct tokenizer *t = NULL;
     if (model_args_resolve(&model, positional, folder, &bundle, &err))
-        t = bundle.folder ? tokenizer_open(bundle.folder, &err)
-                          : tokenizer_create(builtin_file("tokenizer.json"),
-                                             builtin_file("tokenizer_config.json"), &err);
+        t = bundle_open_tokenizer(bundle.folder, &err);
     bool ok = t && run(&job, t, bundle.folder, &err);
     tokenizer_destroy(t);
     return ok ? cli_finish_stdout(EXIT_DONE) : cli_fail("tokenize", &err);

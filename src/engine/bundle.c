@@ -43,7 +43,14 @@ static struct model *open_builtin(struct backend *be, const struct model_options
     return model_create(config, weights, be, options, err);
 }
 
-static struct chat_template *builtin_chat(struct err *err) {
+struct tokenizer *bundle_open_tokenizer(const char *folder, struct err *err) {
+    return folder ? tokenizer_open(folder, err)
+                  : tokenizer_create(builtin_file("tokenizer.json"), builtin_file("tokenizer_config.json"), err);
+}
+
+struct chat_template *bundle_open_chat(const char *folder, struct err *err) {
+    if (folder)
+        return chat_template_open(folder, err);
     json_t *config = json_parse(str_of(builtin_file("tokenizer_config.json")), BUILTIN_NAME, err);
     struct chat_template *chat =
         config ? chat_template_create(json_str(json_object_get(config, "chat_template")), config, err)
@@ -97,12 +104,8 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
     bundle->is_embedding = !model_has_head(bundle->model) ||
                            (o->folder && hub_is_embedding(o->folder, bundle->name));
     if (!o->without_tokenizer) {
-        bundle->tokenizer = o->folder ? tokenizer_open(o->folder, err)
-                                      : tokenizer_create(builtin_file("tokenizer.json"),
-                                                         builtin_file("tokenizer_config.json"), err);
-        if (!bundle->tokenizer)
-            goto failed;
-        bundle->chat = o->folder ? chat_template_open(o->folder, err) : builtin_chat(err);
+        bundle->tokenizer = bundle_open_tokenizer(o->folder, err);
+        bundle->chat = bundle->tokenizer ? bundle_open_chat(o->folder, err) : NULL;
         if (!bundle->chat)
             goto failed;
     }

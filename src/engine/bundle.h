@@ -32,6 +32,11 @@ struct bundle {
 bool bundle_open(struct bundle *bundle, const struct bundle_options *options, struct err *err);
 void bundle_close(struct bundle *bundle); // a zeroed one is allowed
 
+// Only the tokenizer or the chat template of a folder, NULL = the built-in model's. The caller destroys it. Errors
+// as tokenizer_open() and chat_template_open().
+struct tokenizer *bundle_open_tokenizer(const char *folder, struct err *err);
+struct chat_template *bundle_open_chat(const char *folder, struct err *err);
+
 // The KV kind of a name that people write: "bf16", "f16", "f32", "q8", "q4". ERR_INVALID lists them.
 bool kv_kind_parse(const char *name, enum kv_kind *out, struct err *err);
 

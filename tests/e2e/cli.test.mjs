@@ -4,7 +4,7 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, unli
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
-import { run } from './loam.mjs';
+import { refused, run } from './loam.mjs';
 
 const MODELS = join(process.env.LOAM_SOURCE_DIR, 'tests', 'models');
 const scratch = mkdtempSync(join(tmpdir(), 'loam-e2e-'));
@@ -24,14 +24,6 @@ function edit_config(folder, edit) {
   writeFileSync(path, JSON.stringify(config));
 }
 const generate = (folder, ...more) => run('generate', folder, 'Hello', '--raw', '--max-tokens', '2', ...more);
-
-function refused(result, code, ...parts) {
-  assert.equal(result.code, code, `exit ${result.code}: ${result.stderr}`);
-  assert.equal(result.stdout, '', 'stdout carries results only');
-  for (const part of parts)
-    assert.ok(result.stderr.includes(part), `"${result.stderr}" does not say "${part}"`);
-  assert.equal(result.stderr.trim().split('\n').length, 1, `one sentence, not: ${result.stderr}`);
-}
 
 test('help and version', () => {
   assert.match(run('--version').stdout, /^loam \d+\.\d+\.\d+\n$/);

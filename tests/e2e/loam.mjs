@@ -1,4 +1,5 @@
 // Start and stop a loam server for a test.
+import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 
 export const LOAM = process.env.LOAM;
@@ -33,9 +34,21 @@ export function start(program, args, env = process.env) {
 }
 
 // Run loam to its end.
-export function run(...args) {
-  const result = spawnSync(LOAM, args, { encoding: 'utf8' });
+export const run = (...args) => run_with('', ...args);
+
+// And with something to read on its standard input.
+export function run_with(input, ...args) {
+  const result = spawnSync(LOAM, args, { encoding: 'utf8', input, maxBuffer: 1 << 28 });
   return { code: result.status, stdout: result.stdout, stderr: result.stderr };
+}
+
+// A run that must have been refused: the exit code, one sentence on stderr with these parts, nothing on stdout.
+export function refused(result, code, ...parts) {
+  assert.equal(result.code, code, `exit ${result.code}: ${result.stderr}`);
+  assert.equal(result.stdout, '', 'stdout carries results only');
+  for (const part of parts)
+    assert.ok(result.stderr.includes(part), `"${result.stderr}" does not say "${part}"`);
+  assert.equal(result.stderr.trim().split('\n').length, 1, `one sentence, not: ${result.stderr}`);
 }
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
