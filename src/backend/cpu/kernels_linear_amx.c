@@ -56,7 +56,7 @@ ALWAYS void tile_rows(const struct int_panels *p, const uint8_t *codes, const fl
     _Alignas(64) int32_t ring[RING][TILE_ROWS][PANEL_OUTS];
     uint32_t n_groups = p->n_k / p->group;
     __m512 sum[TILE_ROWS];
-    for (int r = 0; r < TILE_ROWS; r++)
+    UNROLL for (int r = 0; r < TILE_ROWS; r++)
         sum[r] = _mm512_loadu_ps(acc + r * acc_stride);
     for (uint32_t g = 0; g < n_groups + AHEAD; g++) {
         if (g < n_groups)
@@ -68,7 +68,7 @@ ALWAYS void tile_rows(const struct int_panels *p, const uint8_t *codes, const fl
         __m512 scale = _mm512_load_ps(scales + done * PANEL_OUTS), bias;
         if (has_bias)
             bias = _mm512_load_ps(biases + done * PANEL_OUTS);
-        for (int r = 0; r < TILE_ROWS; r++) {
+        UNROLL for (int r = 0; r < TILE_ROWS; r++) {
             __m512i dot = _mm512_load_si512(ring[done % RING][r]);
             if (!has_bias)
                 dot = _mm512_sub_epi32(dot, _mm512_set1_epi32(p->code_zero * x_isums[r][done]));
@@ -78,7 +78,7 @@ ALWAYS void tile_rows(const struct int_panels *p, const uint8_t *codes, const fl
                 sum[r] = _mm512_fmadd_ps(bias, _mm512_set1_ps(x_sums[r][done]), sum[r]);
         }
     }
-    for (int r = 0; r < TILE_ROWS; r++)
+    UNROLL for (int r = 0; r < TILE_ROWS; r++)
         _mm512_storeu_ps(acc + r * acc_stride, sum[r]);
 }
 

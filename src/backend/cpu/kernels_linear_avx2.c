@@ -135,7 +135,7 @@ ALWAYS void pack_nibbles(const uint8_t *const rows[8], uint32_t n_k, const char 
             next = prefetch_eight(next);
         __m256i words[4];
         transpose(rows, at, words);
-        for (int i = 0; i < 4; i++) {
+        UNROLL for (int i = 0; i < 4; i++) {
             __m256i even = _mm256_and_si256(words[i], low);
             __m256i odd = _mm256_and_si256(_mm256_srli_epi16(words[i], 4), low);
             if (f4) {
@@ -155,7 +155,7 @@ ALWAYS void pack_bytes(const uint8_t *const rows[8], uint32_t n_k, const char *n
             next = prefetch_eight(next);
         __m256i words[4];
         transpose(rows, at, words);
-        for (int i = 0; i < 4; i++)
+        UNROLL for (int i = 0; i < 4; i++)
             _mm256_store_si256((__m256i *)(codes + 64 * i), words[i]);
     }
 }
@@ -255,18 +255,18 @@ ALWAYS void int_rows(const struct int_panels *p, const uint8_t *codes, const flo
     uint32_t n_groups = p->n_k / p->group, steps = p->group / 4;
     int32_t code_zero = bytes ? -128 : p->code_zero;
     const int8_t *q[4];
-    for (int r = 0; r < R; r++)
+    UNROLL for (int r = 0; r < R; r++)
         q[r] = t->q[r];
     for (uint32_t g = 0; g < n_groups; g++) {
         __m256i dot[4][2];
-        for (int r = 0; r < R; r++)
+        UNROLL for (int r = 0; r < R; r++)
             dot[r][0] = dot[r][1] = _mm256_setzero_si256();
         if (bytes) {
             for (uint32_t s = 0; s < steps; s++, codes += 64) {
                 __m256i w0 = _mm256_xor_si256(_mm256_load_si256((const __m256i *)codes), sign_bit);
                 __m256i w1 = _mm256_xor_si256(_mm256_load_si256((const __m256i *)(codes + 32)), sign_bit);
                 __m256i m0 = _mm256_abs_epi8(w0), m1 = _mm256_abs_epi8(w1);
-                for (int r = 0; r < R; r++) {
+                UNROLL for (int r = 0; r < R; r++) {
                     int32_t four;
                     memcpy(&four, q[r] + 4 * s, sizeof four);
                     __m256i x = _mm256_set1_epi32(four);
@@ -279,12 +279,12 @@ ALWAYS void int_rows(const struct int_panels *p, const uint8_t *codes, const flo
         } else {
             for (uint32_t s = 0; s < steps; s += flush) {
                 __m256i sum[4][2];
-                for (int r = 0; r < R; r++)
+                UNROLL for (int r = 0; r < R; r++)
                     sum[r][0] = sum[r][1] = _mm256_setzero_si256();
                 for (uint32_t f = 0; f < flush; f++, codes += 64) {
                     __m256i w0 = _mm256_load_si256((const __m256i *)codes);
                     __m256i w1 = _mm256_load_si256((const __m256i *)(codes + 32));
-                    for (int r = 0; r < R; r++) {
+                    UNROLL for (int r = 0; r < R; r++) {
                         int32_t four;
                         memcpy(&four, q[r] + 4 * (s + f), sizeof four);
                         __m256i x = _mm256_set1_epi32(four);
@@ -293,16 +293,16 @@ ALWAYS void int_rows(const struct int_panels *p, const uint8_t *codes, const flo
                         sum[r][1] = in_order(_mm256_add_epi16(sum[r][1], p1));
                     }
                 }
-                for (int r = 0; r < R; r++) {
+                UNROLL for (int r = 0; r < R; r++) {
                     dot[r][0] = _mm256_add_epi32(dot[r][0], _mm256_madd_epi16(sum[r][0], ones));
                     dot[r][1] = _mm256_add_epi32(dot[r][1], _mm256_madd_epi16(sum[r][1], ones));
                 }
             }
         }
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             q[r] += p->group;
             __m256 scale = _mm256_broadcast_ss(t->scales[r] + g), sum = _mm256_broadcast_ss(t->sums[r] + g);
-            for (int h = 0; h < 2; h++) {
+            UNROLL for (int h = 0; h < 2; h++) {
                 if (bytes || !has_bias)
                     dot[r][h] = _mm256_sub_epi32(dot[r][h], _mm256_set1_epi32(code_zero * t->isums[r][g]));
                 __m256 a = _mm256_loadu_ps(t->acc[r] + 8 * h);
@@ -393,7 +393,7 @@ ALWAYS void int_row8(const struct weight *w, uint32_t out, const struct int_rows
                 __m256i words[4];
                 transpose(rows, at, words);
                 if (bytes) {
-                    for (int j = 0; j < 4; j++) {
+                    UNROLL for (int j = 0; j < 4; j++) {
                         int32_t four;
                         memcpy(&four, q + 4 * j, sizeof four);
                         __m256i v = _mm256_xor_si256(words[j], sign_bit);
@@ -404,7 +404,7 @@ ALWAYS void int_row8(const struct weight *w, uint32_t out, const struct int_rows
                     continue;
                 }
                 __m256i sums[2]; // each of four steps, which also 4-bit floats have room for
-                for (int j = 0; j < 4; j++) {
+                UNROLL for (int j = 0; j < 4; j++) {
                     int64_t eight;
                     memcpy(&eight, q + 8 * j, sizeof eight);
                     __m256i even = _mm256_and_si256(words[j], low);
@@ -543,30 +543,30 @@ ALWAYS __m256i tail_mask(uint32_t n) {
 ALWAYS void float_tile(const float *const x[4], const float *w, size_t w_stride, uint32_t n_k, uint32_t half,
                        float *lanes, size_t row_lanes, const int R, const int O) {
     __m256 acc[4][3];
-    for (int r = 0; r < R; r++)
-        for (int o = 0; o < O; o++)
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int o = 0; o < O; o++)
             acc[r][o] = _mm256_loadu_ps(lanes + (size_t)r * row_lanes + o * FLOAT_LANES + half);
     uint32_t i = half;
     for (; i + 8 <= n_k; i += 16) {
         __m256 weights[3];
-        for (int o = 0; o < O; o++)
+        UNROLL for (int o = 0; o < O; o++)
             weights[o] = _mm256_loadu_ps(w + o * w_stride + i);
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             __m256 v = _mm256_loadu_ps(x[r] + i);
-            for (int o = 0; o < O; o++)
+            UNROLL for (int o = 0; o < O; o++)
                 acc[r][o] = _mm256_fmadd_ps(v, weights[o], acc[r][o]);
         }
     }
     if (i - half < n_k) { // padded, also where nothing but padding is left for this half
         __m256i mask = tail_mask(n_k > i ? n_k - i : 0);
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             __m256 v = _mm256_maskload_ps(x[r] + i, mask);
-            for (int o = 0; o < O; o++)
+            UNROLL for (int o = 0; o < O; o++)
                 acc[r][o] = _mm256_fmadd_ps(v, _mm256_loadu_ps(w + o * w_stride + i), acc[r][o]);
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int o = 0; o < O; o++)
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int o = 0; o < O; o++)
             _mm256_storeu_ps(lanes + (size_t)r * row_lanes + o * FLOAT_LANES + half, acc[r][o]);
 }
 
@@ -605,12 +605,12 @@ ALWAYS void dense_rows(enum weight_format format, const char *w, size_t stride, 
                        float *out, const int O) {
     size_t bytes = format == WEIGHT_F32 ? 4 : 2;
     __m256 acc[4][2];
-    for (int o = 0; o < O; o++)
+    UNROLL for (int o = 0; o < O; o++)
         acc[o][0] = acc[o][1] = _mm256_setzero_ps();
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16) {
         __m256 x0 = _mm256_loadu_ps(x + i), x1 = _mm256_loadu_ps(x + i + 8);
-        for (int o = 0; o < O; o++) {
+        UNROLL for (int o = 0; o < O; o++) {
             const char *row = w + o * stride;
             _mm_prefetch(row + i * bytes + 1024, _MM_HINT_T1);
             acc[o][0] = _mm256_fmadd_ps(x0, load_dense(format, row, i), acc[o][0]);
@@ -621,14 +621,14 @@ ALWAYS void dense_rows(enum weight_format format, const char *w, size_t stride, 
         float x_last[16] = {0};
         memcpy(x_last, x + i, (n - i) * sizeof *x);
         __m256 x0 = _mm256_loadu_ps(x_last), x1 = _mm256_loadu_ps(x_last + 8);
-        for (int o = 0; o < O; o++) {
+        UNROLL for (int o = 0; o < O; o++) {
             char last[64] = {0};
             memcpy(last, w + o * stride + i * bytes, (n - i) * bytes);
             acc[o][0] = _mm256_fmadd_ps(x0, load_dense(format, last, 0), acc[o][0]);
             acc[o][1] = _mm256_fmadd_ps(x1, load_dense(format, last, 8), acc[o][1]);
         }
     }
-    for (int o = 0; o < O; o++)
+    UNROLL for (int o = 0; o < O; o++)
         out[o] = lanes_sum8(acc[o][0], acc[o][1]);
 }
 

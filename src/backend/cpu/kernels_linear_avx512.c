@@ -21,24 +21,24 @@ ALWAYS void int_rows(const struct int_panels *p, uint32_t panel, const struct in
     const float *biases = has_bias ? p->biases + panel * scales_stride : NULL;
     for (uint32_t g = 0, k = 0; g < n_groups; g++, scales += PANEL_OUTS, biases += has_bias ? PANEL_OUTS : 0) {
         __m512i dot[TILE_ROWS][2];
-        for (int r = 0; r < R; r++)
-            for (int c = 0; c < C; c++)
+        UNROLL for (int r = 0; r < R; r++)
+            UNROLL for (int c = 0; c < C; c++)
                 dot[r][c] = _mm512_setzero_si512();
         for (uint32_t end = k + p->group; k < end; k += 4, codes += 64) {
             __m512i w[2];
-            for (int c = 0; c < C; c++)
+            UNROLL for (int c = 0; c < C; c++)
                 w[c] = _mm512_load_si512(codes + c * codes_stride);
-            for (int r = 0; r < R; r++) {
+            UNROLL for (int r = 0; r < R; r++) {
                 int32_t four;
                 memcpy(&four, t->q[r] + k, sizeof four);
                 __m512i x = _mm512_set1_epi32(four);
-                for (int c = 0; c < C; c++)
+                UNROLL for (int c = 0; c < C; c++)
                     dot[r][c] = _mm512_dpbusd_epi32(dot[r][c], w[c], x);
             }
         }
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             __m512 scale = _mm512_set1_ps(t->scales[r][g]), sum = _mm512_set1_ps(t->sums[r][g]);
-            for (int c = 0; c < C; c++) {
+            UNROLL for (int c = 0; c < C; c++) {
                 if (!has_bias)
                     dot[r][c] = _mm512_sub_epi32(dot[r][c], _mm512_set1_epi32(p->code_zero * t->isums[r][g]));
                 float *to = t->acc[r] + c * PANEL_OUTS;
@@ -117,7 +117,7 @@ void linear_int_panels_avx512(const struct int_panels *p, const struct int_rows 
 // Sixteen bytes of each of sixteen rows: to[i] = their 32-bit piece i, row after row.
 ALWAYS void transpose16(const uint8_t *const rows[16], size_t at, __m512i to[4]) {
     __m512i r[4];
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(rows[i] + at)));
         r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[i + 4] + at)), 1);
         r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(rows[i + 8] + at)), 2);
@@ -163,7 +163,7 @@ ALWAYS void int_row16(const struct weight *w, uint32_t out, const struct int_row
                     next = prefetch_eight(next);
                 __m512i words[4];
                 transpose16(rows, at, words);
-                for (int j = 0; j < 4; j++) {
+                UNROLL for (int j = 0; j < 4; j++) {
                     if (bytes) {
                         int32_t four;
                         memcpy(&four, q + 4 * j, sizeof four);
@@ -225,22 +225,22 @@ static bool int_row(const struct weight *w, uint32_t out, const struct int_rows 
 ALWAYS void float_tile(const float *const x[4], const float *w, size_t w_stride, uint32_t n_k, float *lanes,
                        size_t row_lanes, const int R, const int O) {
     __m512 acc[4][6];
-    for (int r = 0; r < R; r++)
-        for (int o = 0; o < O; o++)
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int o = 0; o < O; o++)
             acc[r][o] = _mm512_loadu_ps(lanes + (size_t)r * row_lanes + o * FLOAT_LANES);
     for (uint32_t i = 0; i < n_k; i += 16) {
         __mmask16 mask = n_k - i >= 16 ? 0xFFFF : (__mmask16)((1u << (n_k - i)) - 1);
         __m512 v[4];
-        for (int r = 0; r < R; r++)
+        UNROLL for (int r = 0; r < R; r++)
             v[r] = _mm512_maskz_loadu_ps(mask, x[r] + i);
-        for (int o = 0; o < O; o++) {
+        UNROLL for (int o = 0; o < O; o++) {
             __m512 weights = _mm512_loadu_ps(w + o * w_stride + i);
-            for (int r = 0; r < R; r++)
+            UNROLL for (int r = 0; r < R; r++)
                 acc[r][o] = _mm512_fmadd_ps(v[r], weights, acc[r][o]);
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int o = 0; o < O; o++)
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int o = 0; o < O; o++)
             _mm512_storeu_ps(lanes + (size_t)r * row_lanes + o * FLOAT_LANES, acc[r][o]);
 }
 
@@ -280,18 +280,18 @@ ALWAYS void dense_rows(enum weight_format format, const char *w, size_t stride, 
                        float *out, const int O) {
     size_t bytes = format == WEIGHT_F32 ? 4 : 2;
     __m512 acc[8];
-    for (int o = 0; o < O; o++)
+    UNROLL for (int o = 0; o < O; o++)
         acc[o] = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 mask = n - i >= 16 ? 0xFFFF : (__mmask16)((1u << (n - i)) - 1);
         __m512 v = _mm512_maskz_loadu_ps(mask, x + i);
-        for (int o = 0; o < O; o++) {
+        UNROLL for (int o = 0; o < O; o++) {
             const char *row = w + o * stride;
             _mm_prefetch(row + i * bytes + 1024, _MM_HINT_T0);
             acc[o] = _mm512_fmadd_ps(v, load_dense(format, row, i, mask), acc[o]);
         }
     }
-    for (int o = 0; o < O; o++) {
+    UNROLL for (int o = 0; o < O; o++) {
         __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(acc[o]), _mm512_extractf32x8_ps(acc[o], 1));
         __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
         s4 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));

@@ -28,7 +28,7 @@ static void quantize(const float *x, uint32_t n, uint32_t group, bool nibbles, i
         int32x4_t sum4 = vdupq_n_s32(0);
         for (uint32_t i = 0; i < group; i += 16) {
             int32x4_t v[4];
-            for (int j = 0; j < 4; j++) { // a NaN gives -127
+            UNROLL for (int j = 0; j < 4; j++) { // a NaN gives -127
                 v[j] = vcvtnq_s32_f32(vmaxnmq_f32(vmulq_f32(f32x4(x + i + 4 * j), to_int), vdupq_n_f32(-127.0f)));
                 sum4 = vaddq_s32(sum4, v[j]);
             }
@@ -47,7 +47,7 @@ static void quantize(const float *x, uint32_t n, uint32_t group, bool nibbles, i
 // Sixteen bytes of each of four rows: to[i] = their 32-bit piece i, row after row.
 ALWAYS void transpose(const uint8_t *const rows[4], size_t at, uint8x16_t to[4]) {
     uint32x4_t r[4];
-    for (int i = 0; i < 4; i++)
+    UNROLL for (int i = 0; i < 4; i++)
         r[i] = vreinterpretq_u32_u8(vld1q_u8(rows[i] + at));
     uint64x2_t a = vreinterpretq_u64_u32(vtrn1q_u32(r[0], r[1])), b = vreinterpretq_u64_u32(vtrn2q_u32(r[0], r[1]));
     uint64x2_t c = vreinterpretq_u64_u32(vtrn1q_u32(r[2], r[3])), d = vreinterpretq_u64_u32(vtrn2q_u32(r[2], r[3]));
@@ -114,9 +114,9 @@ struct int_tile {
 };
 
 #define DOT_LANE(lane)                                                                                   \
-    for (int o = 0; o < 4; o++) {                                                                        \
+    UNROLL for (int o = 0; o < 4; o++) {                                                                        \
         int8x16_t w = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes + 64 * (lane) + 16 * o), sign));       \
-        for (int r = 0; r < R; r++)                                                                      \
+        UNROLL for (int r = 0; r < R; r++)                                                                      \
             dot[r][o] = vdotq_laneq_s32(dot[r][o], w, x[r], lane);                                       \
     }
 
@@ -125,7 +125,7 @@ ALWAYS void add_group(const struct int_panels *p, const struct int_tile *t, int 
                       const float *scales, const float *biases) {
     int32_t zero = (p->code_max > 127 ? -128 : p->code_zero) * t->isums[r][g];
     float32x4_t scale = vdupq_n_f32(t->scales[r][g]), sum = vdupq_n_f32(t->sums[r][g]);
-    for (int o = 0; o < 4; o++) {
+    UNROLL for (int o = 0; o < 4; o++) {
         float32x4_t a = f32x4(t->acc[r] + 4 * o);
         a = vfmaq_f32(a, vmulq_f32(scale, f32x4(scales + 4 * o)), vcvtq_f32_s32(vsubq_s32(dot[o], vdupq_n_s32(zero))));
         if (biases)
@@ -140,19 +140,19 @@ WITH_DOT static inline void rows_dot(const struct int_panels *p, const uint8_t *
     uint32_t k = 0;
     for (uint32_t g = 0; g < p->n_k / p->group; g++) {
         int32x4_t dot[4][4];
-        for (int r = 0; r < R; r++)
-            for (int o = 0; o < 4; o++)
+        UNROLL for (int r = 0; r < R; r++)
+            UNROLL for (int o = 0; o < 4; o++)
                 dot[r][o] = vdupq_n_s32(0);
         for (uint32_t end = k + p->group; k < end; k += 16, codes += 256) {
             int8x16_t x[4];
-            for (int r = 0; r < R; r++)
+            UNROLL for (int r = 0; r < R; r++)
                 x[r] = vld1q_s8(t->q[r] + k);
             DOT_LANE(0)
             DOT_LANE(1)
             DOT_LANE(2)
             DOT_LANE(3)
         }
-        for (int r = 0; r < R; r++)
+        UNROLL for (int r = 0; r < R; r++)
             add_group(p, t, r, g, dot[r], scales + g * PANEL_OUTS, biases ? biases + g * PANEL_OUTS : NULL);
     }
 }
@@ -181,7 +181,7 @@ static void tile_plain(const struct int_panels *p, const uint8_t *codes, const f
                 int32_t four;
                 memcpy(&four, t->q[r] + k, sizeof four);
                 int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(four));
-                for (int o = 0; o < 4; o++) {
+                UNROLL for (int o = 0; o < 4; o++) {
                     int8x16_t w = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(from + 16 * o), sign));
                     int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)));
                     int32x4_t high = vpaddlq_s16(vmull_high_s8(w, x));
@@ -231,31 +231,31 @@ static void int_panels_plain(const struct int_panels *p, const struct int_rows *
 ALWAYS void float_tile(const float *const x[4], const float *w, size_t w_stride, uint32_t n_k, uint32_t quarter,
                        float *lanes, size_t row_lanes, const int R, const int O) {
     float32x4_t acc[4][4];
-    for (int r = 0; r < R; r++)
-        for (int o = 0; o < O; o++)
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int o = 0; o < O; o++)
             acc[r][o] = f32x4(lanes + (size_t)r * row_lanes + o * FLOAT_LANES + quarter);
     uint32_t i = quarter;
     for (; i + 4 <= n_k; i += 16) {
         float32x4_t weights[4];
-        for (int o = 0; o < O; o++)
+        UNROLL for (int o = 0; o < O; o++)
             weights[o] = f32x4(w + o * w_stride + i);
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             float32x4_t v = f32x4(x[r] + i);
-            for (int o = 0; o < O; o++)
+            UNROLL for (int o = 0; o < O; o++)
                 acc[r][o] = vfmaq_f32(acc[r][o], v, weights[o]);
         }
     }
     if (i - quarter < n_k) { // padded, also where nothing but padding is left for this quarter
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             float last[4] = {0};
             if (i < n_k)
                 memcpy(last, x[r] + i, (n_k - i) * sizeof *last);
-            for (int o = 0; o < O; o++)
+            UNROLL for (int o = 0; o < O; o++)
                 acc[r][o] = vfmaq_f32(acc[r][o], f32x4(last), f32x4(w + o * w_stride + i));
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int o = 0; o < O; o++)
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int o = 0; o < O; o++)
             vst1q_f32(lanes + (size_t)r * row_lanes + o * FLOAT_LANES + quarter, acc[r][o]);
 }
 
@@ -295,24 +295,24 @@ ALWAYS void dense_rows(enum weight_format format, const char *w, size_t stride, 
                        float *out, const int O) {
     size_t bytes = format == WEIGHT_F32 ? 4 : 2;
     float32x4_t acc[4][4];
-    for (int o = 0; o < O; o++)
-        for (int j = 0; j < 4; j++)
+    UNROLL for (int o = 0; o < O; o++)
+        UNROLL for (int j = 0; j < 4; j++)
             acc[o][j] = vdupq_n_f32(0);
     for (uint32_t i = 0; i < n; i += 16) {
         float x_last[16] = {0};
         const float *v = x + i;
         if (n - i < 16)
             v = memcpy(x_last, v, (n - i) * sizeof *v);
-        for (int o = 0; o < O; o++) {
+        UNROLL for (int o = 0; o < O; o++) {
             char last[64] = {0};
             const char *row = w + o * stride + i * bytes;
             if (n - i < 16)
                 row = memcpy(last, row, (n - i) * bytes);
-            for (int j = 0; j < 4; j++)
+            UNROLL for (int j = 0; j < 4; j++)
                 acc[o][j] = vfmaq_f32(acc[o][j], f32x4(v + 4 * j), load_dense(format, row, 4 * (size_t)j));
         }
     }
-    for (int o = 0; o < O; o++) {
+    UNROLL for (int o = 0; o < O; o++) {
         float32x4_t s = vaddq_f32(vaddq_f32(acc[o][0], acc[o][2]), vaddq_f32(acc[o][1], acc[o][3]));
         out[o] = (vgetq_lane_f32(s, 0) + vgetq_lane_f32(s, 2)) + (vgetq_lane_f32(s, 1) + vgetq_lane_f32(s, 3));
     }

@@ -13,11 +13,6 @@
 #include "base/half.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 enum { KEYS = KV_PAGE_TOKENS };
 

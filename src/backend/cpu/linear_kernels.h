@@ -113,6 +113,14 @@ void linear_kernels_use_amx(struct linear_kernels *kernels, const struct cpu_fea
 void linear_kernels_use_neon(struct linear_kernels *kernels, const struct cpu_features *features);
 
 // ---- Shared by the levels -----------------------------------------------------------------------
+// Before a loop of a constant number of turns over an array that is meant to be registers: GCC's -O2 leaves
+// the loop as it is, and with it the array in memory, whenever the copies would be more code.
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 static inline float lanes_sum(const float lanes[FLOAT_LANES]) {
     float s[8];
     for (int i = 0; i < 8; i++)
