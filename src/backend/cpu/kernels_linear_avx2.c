@@ -450,7 +450,15 @@ INT_ROW(row_8bit_bf16, true, false, SCALE_BF16)
 INT_ROW(row_8bit_f16, true, false, SCALE_F16)
 INT_ROW(row_mxfp4, false, true, SCALE_E8M0)
 
-static bool int_row(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc) {
+static bool int_few(const struct weight *w, uint32_t out, const struct int_rows *all, float *acc, size_t acc_stride) {
+    (void)acc_stride; // one row
+    struct int_rows one = *all;
+    size_t row = row_at(all->idx, 0);
+    one.q += row * one.q_stride;
+    one.scales += row * one.group_stride;
+    one.sums += row * one.group_stride;
+    one.isums += row * one.group_stride;
+    const struct int_rows *x = &one;
     bool bf16 = w->desc.scale_dtype == DTYPE_BF16;
     if (w->desc.format == WEIGHT_MXFP4)
         row_mxfp4(w, out, x, acc);
@@ -657,7 +665,8 @@ void linear_kernels_use_avx2(struct linear_kernels *kernels, const struct cpu_fe
     kernels->pack_codes = pack_codes;
     kernels->pack_scales = pack_scales;
     kernels->int_panels = int_panels;
-    kernels->int_row = int_row;
+    kernels->int_few = int_few;
+    kernels->few_rows = 1;
     kernels->dequantize = dequantize;
     kernels->float_block = float_block;
     kernels->dense_dot = dense_dot;

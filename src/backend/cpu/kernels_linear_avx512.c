@@ -85,11 +85,12 @@ ALWAYS void int_rows_n(const struct int_panels *p, uint32_t panel, const struct 
 
 ALWAYS void int_panels_kind(const struct int_panels *p, const struct int_rows *x, float *acc, size_t acc_stride,
                             const bool has_bias) {
-    for (uint32_t r = 0; r < x->n; r += TILE_ROWS) {
-        struct int_tile t;
-        uint32_t n = x->n - r < TILE_ROWS ? x->n - r : TILE_ROWS;
-        for (uint32_t panel = 0, c; panel < p->n_panels; panel += c) {
-            c = p->n_panels - panel < 2 ? 1 : 2;
+    // The codes of two panels stay in the first-level cache while the rows stream by, which are fewer bytes.
+    for (uint32_t panel = 0, c; panel < p->n_panels; panel += c) {
+        c = p->n_panels - panel < 2 ? 1 : 2;
+        for (uint32_t r = 0; r < x->n; r += TILE_ROWS) {
+            struct int_tile t;
+            uint32_t n = x->n - r < TILE_ROWS ? x->n - r : TILE_ROWS;
             for (uint32_t i = 0; i < n; i++) {
                 size_t row = row_at(x->idx, r + i);
                 t.q[i] = x->q + row * x->q_stride;
@@ -113,7 +114,7 @@ void linear_int_panels_avx512(const struct int_panels *p, const struct int_rows 
         int_panels_kind(p, x, acc, acc_stride, false);
 }
 
-// ---- One row --------------------------------------------------------------------------------------
+// ---- Few rows -------------------------------------------------------------------------------------
 // Sixteen bytes of each of sixteen rows: to[i] = their 32-bit piece i, row after row.
 ALWAYS void transpose16(const uint8_t *const rows[16], size_t at, __m512i to[4]) {
     __m512i r[4];
@@ -131,9 +132,18 @@ ALWAYS void transpose16(const uint8_t *const rows[16], size_t at, __m512i to[4])
     to[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-// As at the AVX2 level: straight from the file's layout, the same sums as a panel's.
-ALWAYS void int_row16(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc, const bool bytes,
-                      const bool f4, const enum scale_kind kind) {
+// What follows a panel's codes, scales or biases in the file, fetched in the order of its addresses.
+ALWAYS void prefetch_lines(const char *at, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i += 64)
+        _mm_prefetch(at + i, _MM_HINT_T0);
+}
+
+// R rows, straight from the file's layout: codes are taken apart in registers, once for all rows. The same
+// sums as a panel's.
+ALWAYS void few_rows16(const struct weight *w, uint32_t out, const struct int_tile *x, const int R, const bool bytes,
+                       const bool f4, const enum scale_kind kind) {
+    enum { CHAINS_MAX = 2 };
+    const int chains = R == 1 ? 2 : 1;
     const __m512i low = _mm512_set1_epi8(15);
     const __m512i f4_codes = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)F4_CODES));
     const uint8_t *rows[16], *scale_rows[16], *bias_rows[16];
@@ -145,76 +155,115 @@ ALWAYS void int_row16(const struct weight *w, uint32_t out, const struct int_row
             rows_from(w, w->desc.biases, scale_row_bytes, out + half, bias_rows + half);
     }
     const char *next = (const char *)w->desc.data + ((size_t)out + PANEL_OUTS) * w->row_bytes;
-    const int8_t *q = x->q;
-    uint32_t piece = bytes ? 16 : 32, pieces = w->group / piece, n_groups = w->n_groups, at = 0;
-    __m512 sum = _mm512_setzero_ps();
+    size_t next_scales = ((size_t)out + PANEL_OUTS) * scale_row_bytes;
+    uint32_t piece = bytes ? 16 : 32, pieces = w->group / piece, n_groups = w->n_groups, at = 0, k = 0;
+    __m512 sum[TILE_ROWS];
+    UNROLL for (int r = 0; r < R; r++)
+        sum[r] = _mm512_setzero_ps();
     for (uint32_t first = 0, n; first < n_groups; first += n) {
         _Alignas(64) float scales[8][16], biases[8][16];
         n = n_groups - first < 8 ? n_groups - first : 8;
+        size_t scale_bytes = PANEL_OUTS * scale_row_bytes / n_groups * n;
+        prefetch_lines((const char *)w->desc.scales + next_scales, scale_bytes);
+        if (!f4)
+            prefetch_lines((const char *)w->desc.biases + next_scales, scale_bytes);
+        next_scales += scale_bytes;
         for (uint32_t half = 0; half < 16; half += 8) {
             scale_block(scale_rows + half, first, n, kind, scales[0] + half, 16);
             if (!f4)
                 scale_block(bias_rows + half, first, n, kind, biases[0] + half, 16);
         }
         for (uint32_t i = 0; i < n; i++) {
-            __m512i dot[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-            for (uint32_t p = 0; p < pieces; p++, at += 16, q += piece) {
+            __m512i dot[TILE_ROWS][CHAINS_MAX];
+            UNROLL for (int r = 0; r < R; r++)
+                UNROLL for (int c = 0; c < chains; c++)
+                    dot[r][c] = _mm512_setzero_si512();
+            for (uint32_t p = 0; p < pieces; p++, at += 16, k += piece) {
                 if (at % 32 == 0)
                     next = prefetch_eight(next);
                 __m512i words[4];
                 transpose16(rows, at, words);
                 UNROLL for (int j = 0; j < 4; j++) {
                     if (bytes) {
-                        int32_t four;
-                        memcpy(&four, q + 4 * j, sizeof four);
-                        dot[j % 2] = _mm512_dpbusd_epi32(dot[j % 2], words[j], _mm512_set1_epi32(four));
+                        UNROLL for (int r = 0; r < R; r++) {
+                            int32_t four;
+                            memcpy(&four, x->q[r] + k + 4 * j, sizeof four);
+                            int c = j % chains;
+                            dot[r][c] = _mm512_dpbusd_epi32(dot[r][c], words[j], _mm512_set1_epi32(four));
+                        }
                         continue;
                     }
-                    int64_t eight;
-                    memcpy(&eight, q + 8 * j, sizeof eight);
                     __m512i even = _mm512_and_si512(words[j], low);
                     __m512i odd = _mm512_and_si512(_mm512_srli_epi16(words[j], 4), low);
                     if (f4) {
                         even = _mm512_shuffle_epi8(f4_codes, even);
                         odd = _mm512_shuffle_epi8(f4_codes, odd);
                     }
-                    dot[0] = _mm512_dpbusd_epi32(dot[0], even, _mm512_set1_epi32((int32_t)eight));
-                    dot[1] = _mm512_dpbusd_epi32(dot[1], odd, _mm512_set1_epi32((int32_t)(eight >> 32)));
+                    UNROLL for (int r = 0; r < R; r++) {
+                        int32_t four[2];
+                        memcpy(four, x->q[r] + k + 8 * j, sizeof four);
+                        int c = 1 % chains;
+                        dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], even, _mm512_set1_epi32(four[0]));
+                        dot[r][c] = _mm512_dpbusd_epi32(dot[r][c], odd, _mm512_set1_epi32(four[1]));
+                    }
                 }
             }
             uint32_t g = first + i;
-            __m512i whole = _mm512_add_epi32(dot[0], dot[1]);
-            if (f4)
-                whole = _mm512_sub_epi32(whole, _mm512_set1_epi32(w->code_zero * x->isums[g]));
-            __m512 scale = _mm512_mul_ps(_mm512_set1_ps(x->scales[g]), _mm512_load_ps(scales[i]));
-            sum = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole), sum);
-            if (!f4)
-                sum = _mm512_fmadd_ps(_mm512_load_ps(biases[i]), _mm512_set1_ps(x->sums[g]), sum);
+            UNROLL for (int r = 0; r < R; r++) {
+                __m512i whole = chains == 2 ? _mm512_add_epi32(dot[r][0], dot[r][1]) : dot[r][0];
+                if (f4)
+                    whole = _mm512_sub_epi32(whole, _mm512_set1_epi32(w->code_zero * x->isums[r][g]));
+                __m512 scale = _mm512_mul_ps(_mm512_set1_ps(x->scales[r][g]), _mm512_load_ps(scales[i]));
+                sum[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole), sum[r]);
+                if (!f4)
+                    sum[r] = _mm512_fmadd_ps(_mm512_load_ps(biases[i]), _mm512_set1_ps(x->sums[r][g]), sum[r]);
+            }
         }
     }
-    _mm512_storeu_ps(acc, sum);
+    UNROLL for (int r = 0; r < R; r++)
+        _mm512_storeu_ps(x->acc[r], sum[r]);
 }
 
-#define INT_ROW(name, bytes, f4, kind)                                                                   \
-    static void name(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc) {       \
-        int_row16(w, out, x, acc, bytes, f4, kind);                                                      \
+// Five, say, go as six, the last one twice.
+#define FEW_ROWS(name, bytes, f4, kind)                                                                  \
+    static void name(const struct weight *w, uint32_t out, const struct int_tile *x, uint32_t n) {       \
+        if (n == 1)                                                                                      \
+            few_rows16(w, out, x, 1, bytes, f4, kind);                                                   \
+        else if (n == 2)                                                                                 \
+            few_rows16(w, out, x, 2, bytes, f4, kind);                                                   \
+        else if (n <= 4)                                                                                 \
+            few_rows16(w, out, x, 4, bytes, f4, kind);                                                   \
+        else if (n <= 6)                                                                                 \
+            few_rows16(w, out, x, 6, bytes, f4, kind);                                                   \
+        else                                                                                             \
+            few_rows16(w, out, x, 8, bytes, f4, kind);                                                   \
     }
-INT_ROW(row_4bit_bf16, false, false, SCALE_BF16)
-INT_ROW(row_4bit_f16, false, false, SCALE_F16)
-INT_ROW(row_8bit_bf16, true, false, SCALE_BF16)
-INT_ROW(row_8bit_f16, true, false, SCALE_F16)
-INT_ROW(row_mxfp4, false, true, SCALE_E8M0)
+FEW_ROWS(rows_4bit_bf16, false, false, SCALE_BF16)
+FEW_ROWS(rows_4bit_f16, false, false, SCALE_F16)
+FEW_ROWS(rows_8bit_bf16, true, false, SCALE_BF16)
+FEW_ROWS(rows_8bit_f16, true, false, SCALE_F16)
+FEW_ROWS(rows_mxfp4, false, true, SCALE_E8M0)
 
-static bool int_row(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc) {
+static bool int_few(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc, size_t acc_stride) {
+    struct int_tile t;
+    for (uint32_t i = 0; i < TILE_ROWS; i++) {
+        uint32_t r = i < x->n ? i : x->n - 1;
+        size_t row = row_at(x->idx, r);
+        t.q[i] = x->q + row * x->q_stride;
+        t.scales[i] = x->scales + row * x->group_stride;
+        t.sums[i] = x->sums + row * x->group_stride;
+        t.isums[i] = x->isums + row * x->group_stride;
+        t.acc[i] = acc + r * acc_stride;
+    }
     bool bf16 = w->desc.scale_dtype == DTYPE_BF16;
     if (w->desc.format == WEIGHT_MXFP4)
-        row_mxfp4(w, out, x, acc);
+        rows_mxfp4(w, out, &t, x->n);
     else if (w->desc.format != WEIGHT_AFFINE || w->desc.scale_dtype == DTYPE_F32)
         return false;
     else if (w->bits == 4)
-        (bf16 ? row_4bit_bf16 : row_4bit_f16)(w, out, x, acc);
+        (bf16 ? rows_4bit_bf16 : rows_4bit_f16)(w, out, &t, x->n);
     else if (w->bits == 8)
-        (bf16 ? row_8bit_bf16 : row_8bit_f16)(w, out, x, acc);
+        (bf16 ? rows_8bit_bf16 : rows_8bit_f16)(w, out, &t, x->n);
     else
         return false;
     return true;
@@ -321,7 +370,8 @@ static void dense_dot(enum weight_format format, const void *w, size_t stride, u
 void linear_kernels_use_avx512(struct linear_kernels *kernels, const struct cpu_features *features) {
     (void)features;
     kernels->int_panels = linear_int_panels_avx512;
-    kernels->int_row = int_row;
+    kernels->int_few = int_few;
+    kernels->few_rows = TILE_ROWS;
     kernels->many_rows = 2 * TILE_ROWS;
     kernels->float_block = float_block;
     kernels->dense_dot = dense_dot;

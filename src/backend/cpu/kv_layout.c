@@ -99,10 +99,33 @@ float kv_value_at(const struct kv_layout *l, const void *block, uint32_t token, 
 // ---- Writing ------------------------------------------------------------------------------------
 typedef size_t index_fn(const struct kv_layout *l, uint32_t token, uint32_t dim);
 
+// Where a token's elements lie in every kind but q4: dim d at at + d / 2 * pair + d % 2 * odd.
+struct path {
+    size_t at, pair, odd;
+};
+
+static struct path path_of(const struct kv_layout *l, index_fn *index, uint32_t token) {
+    size_t at = index(l, token, 0);
+    return (struct path){at, index(l, token, 2) - at, index(l, token, 1) - at};
+}
+
+#define STORE_ALL(type, value)                                                                                   \
+    do {                                                                                                         \
+        type *to = (type *)codes + path.at;                                                                      \
+        uint32_t d = 0;                                                                                          \
+        for (; d + 2 <= dim; d += 2, to += path.pair) {                                                          \
+            to[0] = value(x[d]);                                                                                 \
+            to[path.odd] = value(x[d + 1]);                                                                      \
+        }                                                                                                        \
+        if (d < dim)                                                                                             \
+            to[0] = value(x[d]);                                                                                 \
+    } while (0)
+
 // Affine: bias = min, scale = (max - min) / levels, both rounded to f16 first, so that the codes make up
 // for the rounding.
 static void store_quantized(const struct kv_layout *l, uint8_t *codes, uint16_t *scales, uint16_t *biases,
-                            index_fn *index, uint32_t token, const float *x, uint32_t dim) {
+                            index_fn *index, const struct path *path, uint32_t token, const float *x,
+                            uint32_t dim) {
     float levels = l->kind == KV_Q8 ? 255.0f : 15.0f;
     for (uint32_t g = 0; g < kv_n_groups(dim); g++) {
         uint32_t from = g * KV_GROUP, to = from + KV_GROUP < dim ? from + KV_GROUP : dim;
@@ -117,35 +140,36 @@ static void store_quantized(const struct kv_layout *l, uint8_t *codes, uint16_t 
         scales[(size_t)g * TOKENS + token] = scale16;
         biases[(size_t)g * TOKENS + token] = bias16;
         for (uint32_t d = from; d < to; d++) {
-            float q = rintf((x[d] - bias) * inverse);
-            uint8_t code = (uint8_t)(q > 0 ? q < levels ? q : levels : 0.0f); // NaN gives 0
+            float q = (x[d] - bias) * inverse;
+            q = q > 0 ? q < levels ? q : levels : 0.0f; // NaN gives 0
+            // Rounds to the nearest, ties to even: above 2^23 float32 has whole numbers only.
+            uint8_t code = (uint8_t)((q + 0x1.8p23f) - 0x1.8p23f);
+            if (l->kind == KV_Q8) {
+                codes[path->at + d / 2 * path->pair + d % 2 * path->odd] = code;
+                continue;
+            }
             size_t i = index(l, token, d);
-            if (l->kind == KV_Q8)
-                codes[i] = code;
-            else
-                codes[i / 2] = (uint8_t)((codes[i / 2] & (i % 2 ? 0x0F : 0xF0)) | code << i % 2 * 4);
+            codes[i / 2] = (uint8_t)((codes[i / 2] & (i % 2 ? 0x0F : 0xF0)) | code << i % 2 * 4);
         }
     }
 }
 
 static void store(const struct kv_layout *l, void *codes, void *scales, void *biases, index_fn *index,
                   uint32_t token, const float *x, uint32_t dim) {
+    struct path path = path_of(l, index, token);
     switch (l->kind) {
     case KV_F32:
-        for (uint32_t d = 0; d < dim; d++)
-            ((float *)codes)[index(l, token, d)] = x[d];
+        STORE_ALL(float, +);
         break;
     case KV_F16:
-        for (uint32_t d = 0; d < dim; d++)
-            ((uint16_t *)codes)[index(l, token, d)] = f16_from_f32(x[d]);
+        STORE_ALL(uint16_t, f16_from_f32);
         break;
     case KV_BF16:
-        for (uint32_t d = 0; d < dim; d++)
-            ((uint16_t *)codes)[index(l, token, d)] = bf16_from_f32(x[d]);
+        STORE_ALL(uint16_t, bf16_from_f32);
         break;
     case KV_Q8:
     case KV_Q4:
-        store_quantized(l, codes, scales, biases, index, token, x, dim);
+        store_quantized(l, codes, scales, biases, index, &path, token, x, dim);
         break;
     }
 }

@@ -231,11 +231,11 @@ static struct int_rows int_rows_from(const struct left *left, const uint32_t *id
     };
 }
 
-static bool int_row_tile(const struct linear_kernels *k, const struct weight *w, uint32_t out, uint32_t n_outs,
-                         const struct left *left, uint32_t row, float *acc) {
-    struct int_rows x = int_rows_from(left, NULL, row, 1, 0);
+static bool int_few_tile(const struct linear_kernels *k, const struct weight *w, uint32_t out, uint32_t n_outs,
+                         const struct left *left, const uint32_t *idx, uint32_t row, uint32_t n_rows, float *acc) {
+    struct int_rows x = int_rows_from(left, idx, row, n_rows, 0);
     for (uint32_t o = 0; o < n_outs; o += PANEL_OUTS)
-        if (!k->int_row(w, out + o, &x, acc + o))
+        if (!k->int_few(w, out + o, &x, acc + o, TILE_OUTS))
             return false;
     return true;
 }
@@ -243,7 +243,7 @@ static bool int_row_tile(const struct linear_kernels *k, const struct weight *w,
 static void int_tile(const struct linear_kernels *k, struct tile_scratch *s, const struct weight *w, uint32_t out,
                      uint32_t n_outs, const struct left *left, const uint32_t *idx, uint32_t row,
                      uint32_t n_rows, float *acc) {
-    if (n_rows == 1 && k->int_row && int_row_tile(k, w, out, n_outs, left, (uint32_t)row_at(idx, row), acc))
+    if (n_rows <= k->few_rows && int_few_tile(k, w, out, n_outs, left, idx, row, n_rows, acc))
         return;
     uint32_t n_in = w->desc.n_in;
     uint32_t at_once = n_rows >= k->many_rows ? PANELS_MAX * PANEL_OUTS : PANEL_OUTS;
@@ -369,15 +369,24 @@ struct product_job {
 };
 
 static void store_tile(const struct product_job *j, const struct product *p, uint32_t out, uint32_t n_outs,
-                       const float *acc) {
+                       float *acc) {
+    const struct cpu_kernels *k = &j->cb->kernels;
     for (uint32_t r = 0; r < j->n_rows; r++, acc += TILE_OUTS) {
         float *y = mat_row(p->y, j->row + r) + out;
-        for (uint32_t o = 0; o < n_outs; o++) {
-            float v = j->scale * (acc[o] + (p->bias ? p->bias[out + o] : 0.0f));
-            if (j->softcap > 0)
-                v = j->softcap * tanhf(v / j->softcap);
-            y[o] = j->store == LINEAR_ADD ? y[o] + v : v;
+        if (p->bias)
+            k->axpby(1.0f, p->bias + out, 1.0f, acc, n_outs);
+        if (j->softcap > 0) {
+            k->scale(j->scale, acc, n_outs);
+            k->unary(UNARY_TANH_CAP, (const float[4]){j->softcap}, acc, acc, n_outs);
         }
+        float scale = j->softcap > 0 ? 1.0f : j->scale;
+        if (j->store == LINEAR_ADD) {
+            k->axpby(scale, acc, 1.0f, y, n_outs);
+            continue;
+        }
+        memcpy(y, acc, n_outs * sizeof *y);
+        if (scale != 1)
+            k->scale(scale, y, n_outs);
     }
 }
 

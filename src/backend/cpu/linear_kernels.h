@@ -88,9 +88,11 @@ struct linear_kernels {
     // acc[r * acc_stride + 16 * panel + output] goes on over the panels' groups.
     void (*int_panels)(const struct int_panels *panels, const struct int_rows *x, float *acc,
                        size_t acc_stride);
-    // Optional. acc[output] of outputs [out, out + 16) and the one row of x, read straight from the weight.
-    // False if there is no such form for this weight: then panels do it, with the same bits.
-    bool (*int_row)(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc);
+    // Optional. acc[r * acc_stride + output] of outputs [out, out + 16) and up to few_rows rows of x, read
+    // straight from the weight. False if there is no such form for this weight: then panels do it, with the
+    // same bits.
+    bool (*int_few)(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc, size_t acc_stride);
+    uint32_t few_rows;
     // From this many rows on, int_panels wants PANELS_MAX panels at once, below just one.
     uint32_t many_rows;
 
