@@ -85,18 +85,23 @@ static bool take(struct run *run, bool front, uint32_t *tile_idx) {
 }
 
 // Take tiles until none is left. The job's fields are read only after a tile is held: then the job
-// cannot end, so they cannot change under us.
+// cannot end before our tiles are counted, so they cannot change under us. They are counted together: a
+// count a tile would be a line that all threads fight for.
 static void work(struct thread_pool *pool, uint32_t thread_idx) {
+    uint32_t n_mine = 0, n_tiles = 0;
     for (uint32_t i = 0; i < pool->n_runs; i++) {
         uint32_t owner = (thread_idx + i) % pool->n_runs, tile_idx;
         while (take(&pool->runs[owner], i == 0, &tile_idx)) {
-            uint32_t n_tiles = pool->n_tiles;
+            n_tiles = pool->n_tiles;
             pool->fn(pool->job, tile_idx, thread_idx);
-            uint32_t done = atomic_fetch_add_explicit(&pool->n_done, 1, memory_order_seq_cst) + 1;
-            if (done == n_tiles && atomic_load_explicit(&pool->caller_sleeps, memory_order_seq_cst))
-                futex_wake(&pool->n_done, 1);
+            n_mine++;
         }
     }
+    if (n_mine == 0)
+        return;
+    uint32_t done = atomic_fetch_add_explicit(&pool->n_done, n_mine, memory_order_seq_cst) + n_mine;
+    if (done == n_tiles && atomic_load_explicit(&pool->caller_sleeps, memory_order_seq_cst))
+        futex_wake(&pool->n_done, 1);
 }
 
 static void *worker_main(void *arg) {

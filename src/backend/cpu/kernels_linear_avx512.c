@@ -246,7 +246,7 @@ FEW_ROWS(rows_mxfp4, false, true, SCALE_E8M0)
 
 static bool int_few(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc, size_t acc_stride) {
     struct int_tile t;
-    for (uint32_t i = 0; i < TILE_ROWS; i++) {
+    for (uint32_t i = 0; i < (x->n <= 2 ? x->n : TILE_ROWS); i++) {
         uint32_t r = i < x->n ? i : x->n - 1;
         size_t row = row_at(x->idx, r);
         t.q[i] = x->q + row * x->q_stride;
