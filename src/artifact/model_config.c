@@ -98,7 +98,7 @@ static const struct family_defaults FAMILIES[] = {
     {"ministral", RULE_ALL, .window = 4096, .n_kv_heads = 8, .ctx_len_max = 131072},
     {"ministral3", RULE_ALL, .eps = 1e-5, .n_kv_heads = 8, .head_dim = 128, .ctx_len_max = 262144,
      .rope = "{\"rope_type\":\"yarn\",\"rope_theta\":1e6,\"factor\":16,\"mscale\":1,"
-             "\"mscale_all_dim\":1,\"original_max_position_embeddings\":16384}"},
+             "\"mscale_all_dim\":1,\"original_max_position_embeddings\":16384,\"llama_4_scaling_beta\":0.1}"},
     {"mistral", RULE_ALL, .window = 4096, .n_kv_heads = 8, .ctx_len_max = 131072},
     {"mixtral", RULE_ALL, .eps = 1e-5, .theta = 1e6, .n_kv_heads = 8, .ctx_len_max = 131072},
     {"modernbert", RULE_FIRST_FULL, .cycle = 3, .window = 128, .eps = 1e-5, .tied = true,
@@ -547,6 +547,7 @@ static bool read_rope_object(struct model_config *c, const json_t *object, struc
         !read_positive(object, "partial_rotary_factor", &rope->partial, err) ||
         !read_positive(object, "factor", &rope->factor, err) ||
         !read_positive(object, "attention_factor", &rope->attention_factor, err) ||
+        !json_get_f64(object, "llama_4_scaling_beta", &rope->query_beta, CONFIG, err) ||
         !json_get_u32(object, "original_max_position_embeddings", &rope->ctx_original, CONFIG, err))
         return false;
     if (rope->ctx_original > CTX_MAX)
@@ -557,6 +558,9 @@ static bool read_rope_object(struct model_config *c, const json_t *object, struc
         return false;
     if (rope->partial > 1)
         return err_set(err, ERR_FORMAT, CONFIG ": \"partial_rotary_factor\" must not exceed 1");
+    if (rope->query_beta < 0 || (rope->query_beta > 0 && rope->ctx_original == 0))
+        return err_set(err, ERR_FORMAT, CONFIG ": \"llama_4_scaling_beta\" must not be negative, and needs "
+                       "\"original_max_position_embeddings\"");
     return true;
 }
 

@@ -35,6 +35,7 @@ struct rope_config {
     double mscale, mscale_all_dim;              // yarn, 0 if not given
     bool truncate;                              // yarn, default true
     double attention_factor;                    // 0 if not given
+    double query_beta; // llama_4_scaling_beta: queries grow with the position; 0 = none
     const double *short_factor, *long_factor;   // longrope [n_factors], NULL if not given
     uint32_t n_factors;
 };

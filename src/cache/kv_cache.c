@@ -18,10 +18,6 @@ struct kv_cache {
     uint32_t n_blocks_max; // pages that ctx_len positions need
 };
 
-static uint32_t blocks_of(uint32_t n_tokens) {
-    return n_tokens / KV_PAGE_TOKENS + (n_tokens % KV_PAGE_TOKENS != 0);
-}
-
 struct kv_cache *kv_cache_create(const struct kv_cache_options *options, struct err *err) {
     struct kv_cache *cache = calloc(1, sizeof *cache);
     if (!cache) {
@@ -29,7 +25,7 @@ struct kv_cache *kv_cache_create(const struct kv_cache_options *options, struct 
         return NULL;
     }
     cache->options = *options;
-    cache->n_blocks_max = blocks_of(options->ctx_len);
+    cache->n_blocks_max = kv_blocks_of(options->ctx_len);
     for (uint32_t g = 0; g < options->n_groups; g++) {
         struct group *group = &cache->groups[g];
         group->window = options->group_window[g];
@@ -144,7 +140,7 @@ void kv_seq_need(const struct kv_cache *cache, const struct kv_seq *seq, uint32_
     for (uint32_t g = 0; g < KV_GROUPS_MAX; g++) {
         n_pages[g] = 0;
         if (g < cache->options.n_groups)
-            for (uint32_t b = from / KV_PAGE_TOKENS; b < blocks_of(to); b++)
+            for (uint32_t b = from / KV_PAGE_TOKENS; b < kv_blocks_of(to); b++)
                 n_pages[g] += needs_page(cache, seq, g, b);
     }
 }
@@ -159,7 +155,7 @@ bool kv_seq_reserve(struct kv_cache *cache, struct kv_seq *seq, uint32_t from, u
     for (uint32_t g = 0; g < cache->options.n_groups; g++)
         if (need[g] > cache->groups[g].n_free)
             return false;
-    uint32_t first = from / KV_PAGE_TOKENS, end = blocks_of(to);
+    uint32_t first = from / KV_PAGE_TOKENS, end = kv_blocks_of(to);
     for (uint32_t g = 0; g < cache->options.n_groups; g++) {
         for (uint32_t b = first; b < end; b++) {
             if (!needs_page(cache, seq, g, b))
@@ -180,7 +176,7 @@ bool kv_seq_reserve(struct kv_cache *cache, struct kv_seq *seq, uint32_t from, u
 }
 
 void kv_seq_truncate(struct kv_cache *cache, struct kv_seq *seq, uint32_t n_tokens) {
-    uint32_t keep = blocks_of(n_tokens);
+    uint32_t keep = kv_blocks_of(n_tokens);
     if (keep >= seq->n_blocks)
         return;
     for (uint32_t g = 0; g < cache->options.n_groups; g++)
@@ -204,8 +200,8 @@ void kv_seq_slide(struct kv_cache *cache, struct kv_seq *seq, uint32_t n_tokens)
 
 void kv_seq_share(struct kv_cache *cache, struct kv_seq *to, const struct kv_seq *from,
                   uint32_t n_tokens) {
-    assert(to->n_blocks == 0 && blocks_of(n_tokens) <= from->n_blocks);
-    uint32_t n = blocks_of(n_tokens);
+    assert(to->n_blocks == 0 && kv_blocks_of(n_tokens) <= from->n_blocks);
+    uint32_t n = kv_blocks_of(n_tokens);
     for (uint32_t g = 0; g < cache->options.n_groups; g++) {
         for (uint32_t b = 0; b < n; b++) {
             to->table[g][b] = from->table[g][b];

@@ -13,6 +13,11 @@
 
 struct kv_cache;
 
+// Pages that n_tokens positions take in a block table.
+static inline uint32_t kv_blocks_of(uint64_t n_tokens) {
+    return (uint32_t)((n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+}
+
 // How pages are copied in the backend: from `from` to `to`, of one group.
 typedef void kv_cache_copy_fn(void *user, uint32_t group, uint32_t from, uint32_t to);
 

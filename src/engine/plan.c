@@ -2,18 +2,15 @@
 
 #include "base/checked.h"
 #include "base/host_memory.h"
+#include "cache/kv_cache.h"
 
 enum { CTX_LEN_MIN = 512, ROWS_DEFAULT = 8, STEP_TOKENS_DEFAULT = 512 };
-
-static uint32_t blocks_of(uint64_t n_tokens) {
-    return (uint32_t)((n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
-}
 
 // Pages of a group that one sequence of ctx_len holds at most: all of them, or its window, the chunk being
 // prefilled and a page at either end.
 static uint32_t pages_of_row(uint32_t window, uint32_t ctx_len, uint32_t step_tokens) {
-    uint32_t all = blocks_of(ctx_len);
-    return window ? min_u32(all, blocks_of((uint64_t)window + step_tokens) + 1) : all;
+    uint32_t all = kv_blocks_of(ctx_len);
+    return window ? min_u32(all, kv_blocks_of((uint64_t)window + step_tokens) + 1) : all;
 }
 
 // Bytes of the pools for n sequences' worth of pages.

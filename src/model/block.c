@@ -23,6 +23,7 @@ struct block_layer {
     const float *q_norm, *k_norm;
     struct weight *gate, *up, *down; // gate NULL: a plain MLP
     const float *gate_bias, *up_bias, *down_bias;
+    float xielu[4];     // of ACT_XIELU: alpha_p, alpha_n, beta, eps
     struct moe *moe;    // experts instead of gate, up, down
     const float *sinks; // [n_heads], or NULL
     uint32_t kv_layer;
@@ -68,15 +69,12 @@ bool glu_of_activation(enum activation activation, enum glu_kind *out) {
     }
 }
 
-static bool unary_of_activation(enum activation activation, enum unary_kind *out) {
+static enum unary_kind unary_of_activation(enum activation activation) {
     static const enum unary_kind KINDS[] = {
         [ACT_SILU] = UNARY_SILU, [ACT_GELU] = UNARY_GELU, [ACT_GELU_TANH] = UNARY_GELU_TANH,
-        [ACT_RELU] = UNARY_RELU, [ACT_RELU2] = UNARY_RELU2,
+        [ACT_RELU] = UNARY_RELU, [ACT_RELU2] = UNARY_RELU2, [ACT_XIELU] = UNARY_XIELU,
     };
-    if (activation == ACT_XIELU)
-        return false;
-    *out = KINDS[activation];
-    return true;
+    return KINDS[activation];
 }
 
 // ---- Binding ----------------------------------------------------------------------------------
@@ -196,6 +194,23 @@ static bool bind_sinks(struct model *model, struct binder *binder, uint32_t l, s
     return layer->sinks != NULL;
 }
 
+// The four numbers of a layer's xIELU, its alphas as they are used. Source: Huang & Schlag 2024, "Deriving
+// activation functions via integration"; transformers activations.py.
+static bool bind_xielu(struct binder *binder, uint32_t l, float p[4], struct err *err) {
+    static const char *const NAMES[4] = {"alpha_p", "alpha_n", "beta", "eps"};
+    p[2] = 0.5f; // constants, which not every file holds
+    p[3] = -1e-6f;
+    for (int i = 0; i < 4; i++) {
+        char name[BIND_PATH_BYTES];
+        bind_path(binder, name, "layers.%u.mlp.act_fn.%s", l, NAMES[i]);
+        if ((i < 2 || bind_has(binder, name)) && !bind_values(binder, name, &p[i], 1, err))
+            return false;
+    }
+    p[0] = log1pf(expf(p[0]));
+    p[1] = p[2] + log1pf(expf(p[1]));
+    return true;
+}
+
 static bool bind_mlp(struct model *model, struct binder *binder, uint32_t l, struct block_layer *layer,
                      struct err *err) {
     const struct model_config *c = model->config;
@@ -205,7 +220,8 @@ static bool bind_mlp(struct model *model, struct binder *binder, uint32_t l, str
     for (int i = 0; i < 3; i++)
         names[i] = traits->mlp_names[i] ? traits->mlp_names[i] : DEFAULT_NAMES[i];
     bool bias;
-    if (!has_bias(model, traits->mlp_bias, &bias, err))
+    if (!has_bias(model, traits->mlp_bias, &bias, err) ||
+        (c->activation == ACT_XIELU && !bind_xielu(binder, l, layer->xielu, err)))
         return false;
     struct linear gate = {&layer->gate, &layer->gate_bias}, up = {&layer->up, &layer->up_bias},
                   down = {&layer->down, &layer->down_bias};
@@ -355,6 +371,11 @@ static bool bind_scales(struct model *model, struct err *err) {
         model->logit_scale = 0.0625f; // what the configuration class says
     if (traits->logit_scale && !json_get_f32(c->text, "logit_scale", &model->logit_scale, what, err))
         return false;
+    if (c->rope.query_beta > 0 && !traits->query_beta)
+        return err_set(err, ERR_UNSUPPORTED, "config.json: \"llama_4_scaling_beta\" changes what the model computes in a "
+                       "way that loam does not implement for model type %s", model->family->model_type);
+    model->query_beta = c->rope.query_beta;
+    model->query_ctx = c->rope.ctx_original;
     if (traits->softcaps &&
         (!json_get_f32(c->text, "attn_logit_softcapping", &block->attention_softcap, what, err) ||
          !json_get_f32(c->text, "final_logit_softcapping", &model->logit_softcap, what, err)))
@@ -408,9 +429,8 @@ bool block_bind(struct model *model, struct binder *binder, struct err *err) {
     if (traits->attention_gate && c->n_heads * c->head_dim % 32)
         return err_set(err, ERR_UNSUPPORTED, "gated attention of %u heads of %u is not supported", c->n_heads,
                        c->head_dim); // gate and q are taken apart as whole rows of a packed matrix
-    bool activation_known = traits->mlp == MLP_PLAIN ? unary_of_activation(c->activation, &block->unary)
-                                                     : glu_of_activation(c->activation, &block->glu);
-    if (!activation_known)
+    block->unary = unary_of_activation(c->activation);
+    if (traits->mlp != MLP_PLAIN && !glu_of_activation(c->activation, &block->glu))
         return err_set(err, ERR_UNSUPPORTED, "model type %s with this hidden_act is not supported",
                        model->family->model_type);
     if (!rope_table_init(&block->rope, &c->rope, c->head_dim, c->ctx_len_max, traits->rope_interleaved,
@@ -528,6 +548,8 @@ static struct mat attention(const struct model *model, const struct block_layer 
         .head_dim = c->head_dim, .v_dim = c->head_dim, .q = q, .k = k, .v = v, .q_norm = layer->q_norm,
         .k_norm = layer->k_norm, .norm_whole = model->family->block->head_norm == HEAD_NORM_WHOLE,
         .norm_eps = c->norm_eps, .rope = layer->rope});
+    if (model->query_scale)
+        ops->mul(model->be, model_query_scale(model, n), q);
     struct mat attended = mat_first(b->attention, n);
     ops->attention(model->be, &(struct attention_args){
         .layer = layer->kv_layer, .pool = model->kv, .n_heads = c->n_heads, .q = q, .out = attended,
@@ -548,7 +570,7 @@ static struct mat mlp_inner(const struct model *model, const struct block_layer 
     if (!layer->gate) {
         ops->linear(model->be, &(struct linear_args){
             .x = x, .n_outputs = 1, .scale = 1, .outputs = {{layer->up, layer->up_bias, inner}}});
-        ops->unary(model->be, b->unary, (const float[4]){0}, inner, inner);
+        ops->unary(model->be, b->unary, layer->xielu, inner, inner);
     } else if (layer->gate_bias) {
         ops->linear(model->be, &(struct linear_args){
             .x = x, .n_outputs = 2, .scale = 1,

@@ -11,6 +11,10 @@
 static const struct block_traits LLAMA = {
     .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .mlp_bias = BIAS_MLP_KEY};
 static const struct block_traits MISTRAL = {0};
+static const struct block_traits MINISTRAL3 = {.query_beta = true};
+static const struct block_traits APERTUS = {
+    .norm_names = {"attention_layernorm", NULL, "feedforward_layernorm", NULL}, .head_norm = HEAD_NORM_HEAD,
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .mlp = MLP_PLAIN};
 static const struct block_traits QWEN2 = {.qkv_bias = BIAS_ALWAYS};
 static const struct block_traits QWEN3 = {
     .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY};
@@ -119,6 +123,9 @@ static const struct block_traits GLM_MOE_DSA = {
 static const char *const QWEN_OTHERS[] = {"mtp.", "model.visual.", "visual.", "vision_tower.",
                                           "model.mtp.", "language_model.mtp.", NULL};
 
+static const char *const MISTRAL_OTHERS[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                             "model.multi_modal_projector.", NULL};
+
 static const char *const GEMMA4_OTHERS[] = {
     "model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.", "vision_tower.",
     "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.", NULL};
@@ -130,7 +137,8 @@ static const char *const GEMMA4_OTHERS[] = {
 #define BLOCK(type, traits) BLOCK_BESIDE(type, traits, NULL)
 static const struct family FAMILIES[] = {
     BLOCK("llama", LLAMA),
-    BLOCK("mistral", MISTRAL),
+    BLOCK_BESIDE("mistral", MISTRAL, MISTRAL_OTHERS),
+    BLOCK_BESIDE("ministral3", MINISTRAL3, MISTRAL_OTHERS),
     BLOCK("qwen2", QWEN2),
     BLOCK("qwen3", QWEN3),
     BLOCK("smollm3", SMOLLM3),
@@ -143,6 +151,7 @@ static const struct family FAMILIES[] = {
     BLOCK("cohere2", COHERE2),
     BLOCK("granite", GRANITE),
     BLOCK("starcoder2", STARCODER2),
+    BLOCK("apertus", APERTUS),
     BLOCK("gemma", GEMMA),
     BLOCK("gemma2", GEMMA2),
     BLOCK("gemma3_text", GEMMA3),

@@ -51,6 +51,7 @@ struct block_traits {
     bool sliding_all;        // sliding_window applies to every layer where it is set
     bool multipliers;        // Granite: embedding_, attention_, residual_multiplier, logits_scaling
     bool query_scale;        // query_pre_attn_scalar (Gemma 2, 3)
+    bool query_beta;         // llama_4_scaling_beta: queries grow with the position (Ministral 3)
     bool logit_scale;        // Cohere: logit_scale multiplies the logits
     bool softcaps;           // attn_logit_softcapping, final_logit_softcapping (Gemma 2)
     bool norm_add_in_hub;    // norm weights are w - 1 in Hugging Face's layout, w in MLX's (Qwen3.5)
@@ -103,6 +104,8 @@ struct model {
     // from elsewhere.
     int32_t placeholders[4], placeholder_as;
     uint32_t n_placeholders;
+    double query_beta; // queries are multiplied by 1 + beta ln(1 + floor(position / ctx)); 0 = they are not
+    uint32_t query_ctx;
     struct weight *embed, *head; // head may be embed; NULL: there is none (model_has_head())
     float *head_bias;            // or NULL
     float logit_scale, logit_softcap;
@@ -113,6 +116,8 @@ struct model {
     struct kv_pool *kv;
     struct state_pool *states;
     int32_t *ids;        // [n_tokens] of the step, with placeholders replaced; NULL without any
+    void *query_scale;   // [n_tokens] activations: that factor of each token of the step; NULL without one
+    float *query_scale_f32; // [n_tokens] host memory, likewise
     struct mat hidden;   // [n_logits, d_model]
     const float *logits; // of the last step that had some
 
@@ -140,9 +145,25 @@ static inline struct mat mat_first(struct mat x, uint32_t n_rows) {
 static inline struct mat mat_heads(struct mat x, uint32_t head_dim) {
     return (struct mat){x.data, x.n_rows * (x.n_cols / head_dim), head_dim, head_dim};
 }
+// y = W x.
+static inline void model_linear(const struct model *model, const struct weight *weight, struct mat x,
+                                struct mat y) {
+    model->be->ops->linear(model->be, &(struct linear_args){.x = x, .n_outputs = 1, .scale = 1,
+                                                            .outputs = {{weight, NULL, y}}});
+}
+// y = RMS norm of x's rows with this eps; weight NULL: ones. y may be x.
+static inline void model_rms_norm(const struct model *model, float eps, const float *weight, struct mat x,
+                                  struct mat y) {
+    model->be->ops->norm(model->be, &(struct norm_args){.kind = NORM_RMS, .eps = eps, .weight = weight,
+                                                        .width = x.n_cols, .x = x, .y = y});
+}
 static inline void model_tap(struct model *model, int layer, struct mat x) {
     if (model->tap)
         model->tap(model->tap_user, layer, x);
+}
+// The factors of the step's queries (query_beta) as one column, [n_tokens, 1].
+static inline struct mat model_query_scale(const struct model *model, uint32_t n_tokens) {
+    return (struct mat){model->query_scale, n_tokens, 1, 1};
 }
 // Mark every tensor whose name begins so as recognised and left alone.
 void model_ignore(struct model *model, const char *prefix);

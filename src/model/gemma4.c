@@ -327,13 +327,7 @@ uint64_t gemma4_workspace_bytes(const struct model *model, const struct model_li
 
 // ---- The step ---------------------------------------------------------------------------------
 static void norm(const struct model *model, const float *weight, struct mat x, struct mat y) {
-    model->be->ops->norm(model->be, &(struct norm_args){.kind = NORM_RMS, .eps = model->config->norm_eps,
-                                                        .weight = weight, .width = x.n_cols, .x = x, .y = y});
-}
-
-static void linear(const struct model *model, const struct weight *weight, struct mat x, struct mat y) {
-    model->be->ops->linear(model->be, &(struct linear_args){.x = x, .n_outputs = 1, .scale = 1,
-                                                            .outputs = {{weight, NULL, y}}});
+    model_rms_norm(model, model->config->norm_eps, weight, x, y);
 }
 
 static struct mat first(struct mat x, uint32_t n_rows, uint32_t n_cols) {
@@ -389,7 +383,7 @@ static void feed_forward(const struct model *model, const struct gemma4_layer *l
     struct mat inner = first(g->gate, h.n_rows, layer->d_ff), branch = mat_first(g->branch, h.n_rows);
     norm(model, layer->pre_mlp_norm, h, x);
     ops->linear_glu(model->be, x, layer->gate, layer->up, g->glu, inner);
-    linear(model, layer->down, inner, branch);
+    model_linear(model, layer->down, inner, branch);
     if (layer->moe) {
         struct mat router_x = mat_first(g->router_x, h.n_rows);
         norm(model, layer->post_mlp_norm_1, branch, branch);
@@ -409,9 +403,9 @@ static void per_layer_branch(const struct model *model, const struct gemma4_laye
     struct gemma4 *g = model->impl;
     const struct backend_ops *ops = model->be->ops;
     struct mat inner = mat_first(g->ple_inner, h.n_rows), branch = mat_first(g->branch, h.n_rows);
-    linear(model, layer->ple_gate, h, inner);
+    model_linear(model, layer->ple_gate, h, inner);
     ops->glu(model->be, &(struct glu_args){.kind = g->glu, .gate = inner, .up = ple, .y = inner});
-    linear(model, layer->ple_projection, inner, branch);
+    model_linear(model, layer->ple_projection, inner, branch);
     norm(model, layer->ple_norm, branch, branch);
     ops->axpby(model->be, 1, branch, 1, h);
 }
@@ -447,7 +441,7 @@ void gemma4_forward(struct model *model, const struct step *step) {
             x = mat_first(x, step->n_logits);
             branch = mat_first(branch, step->n_logits);
         }
-        linear(model, layer->o, attended, branch);
+        model_linear(model, layer->o, attended, branch);
         norm(model, layer->post_attention_norm, branch, branch);
         be->ops->axpby(be, 1, branch, 1, h);
         feed_forward(model, layer, h, x);

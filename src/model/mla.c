@@ -287,24 +287,14 @@ uint64_t mla_workspace_bytes(const struct model *model, const struct mla_dims *d
 }
 
 // ---- The step ---------------------------------------------------------------------------------
-static void linear(const struct model *model, const struct weight *weight, struct mat x, struct mat y) {
-    model->be->ops->linear(model->be, &(struct linear_args){.x = x, .n_outputs = 1, .scale = 1,
-                                                            .outputs = {{weight, NULL, y}}});
-}
-
-static void norm(const struct model *model, const float *weight, struct mat x) {
-    model->be->ops->norm(model->be, &(struct norm_args){.kind = NORM_RMS, .eps = LATENT_EPS, .weight = weight,
-                                                        .width = x.n_cols, .x = x, .y = x});
-}
-
 static void select_keys(const struct model *model, const struct mla *mla, struct mat x, struct mat q_a) {
     struct mla_dims *d = mla->dims;
     const struct backend_ops *ops = model->be->ops;
     struct mat q = mat_first(d->index_q, x.n_rows), k = mat_first(d->index_k, x.n_rows);
     struct mat weights = mat_first(d->index_weights, x.n_rows);
-    linear(model, mla->index_q, q_a, q);
-    linear(model, mla->index_k, x, k);
-    linear(model, mla->index_weights, x, weights);
+    model_linear(model, mla->index_q, q_a, q);
+    model_linear(model, mla->index_k, x, k);
+    model_linear(model, mla->index_weights, x, weights);
     // K is normed and both are rotated on the way into the index key cache.
     ops->qkv(model->be, &(struct qkv_args){
         .layer = mla->index_layer, .pool = model->kv, .n_heads = d->index_heads, .n_kv_heads = 1,
@@ -325,15 +315,16 @@ struct mat mla_forward(const struct model *model, const struct mla *mla, struct 
     struct mat q_a = mat_first(d->q_a, n), q = mat_first(d->q, n), latent = mat_first(d->q_latent, n);
     struct mat kv = mat_first(d->kv, n), out_latent = mat_first(d->out_latent, n), out = mat_first(d->out, n);
     if (d->q_lora) {
-        linear(model, mla->q_a, x, q_a);
-        norm(model, mla->q_a_norm, q_a);
+        model_linear(model, mla->q_a, x, q_a);
+        model_rms_norm(model, LATENT_EPS, mla->q_a_norm, q_a, q_a);
     }
-    linear(model, mla->q_b, d->q_lora ? q_a : x, q);
-    linear(model, mla->kv_a, x, kv);
-    norm(model, mla->kv_a_norm, mat_cols(be, kv, 0, d->kv_lora));
+    model_linear(model, mla->q_b, d->q_lora ? q_a : x, q);
+    model_linear(model, mla->kv_a, x, kv);
+    struct mat kv_latent = mat_cols(be, kv, 0, d->kv_lora);
+    model_rms_norm(model, LATENT_EPS, mla->kv_a_norm, kv_latent, kv_latent);
     for (uint32_t h = 0; h < d->n_heads; h++)
-        linear(model, mla->k_up[h], mat_cols(be, q, h * head, d->nope),
-               mat_cols(be, latent, h * k_width(d), d->kv_lora));
+        model_linear(model, mla->k_up[h], mat_cols(be, q, h * head, d->nope),
+                     mat_cols(be, latent, h * k_width(d), d->kv_lora));
     ops->axpby(be, 1, mat_cols(be, mat_heads(q, head), d->nope, d->rope), 0,
                mat_cols(be, mat_heads(latent, k_width(d)), d->kv_lora, d->rope));
     ops->qkv(be, &(struct qkv_args){
@@ -346,7 +337,7 @@ struct mat mla_forward(const struct model *model, const struct mla *mla, struct 
         .layer = mla->kv_layer, .pool = model->kv, .n_heads = d->n_heads, .q = latent, .out = out_latent,
         .scale = d->scale, .selected = d->index_topk ? d->selected : NULL, .n_selected = d->index_topk});
     for (uint32_t h = 0; h < d->n_heads; h++)
-        linear(model, mla->v_up[h], mat_cols(be, out_latent, h * d->kv_lora, d->kv_lora),
+        model_linear(model, mla->v_up[h], mat_cols(be, out_latent, h * d->kv_lora, d->kv_lora),
                mat_cols(be, out, h * d->v, d->v));
     return out;
 }

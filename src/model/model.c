@@ -1,10 +1,12 @@
 #include "model/model.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/half.h"
 #include "base/log.h"
 #include "model/family.h"
 
@@ -245,17 +247,29 @@ static struct backend_limits limits_for_backend(const struct model *model, const
     };
 }
 
+static size_t query_scale_bytes(const struct model *model, uint32_t n_tokens) {
+    return model->query_beta > 0 ? (size_t)n_tokens * model->be->act_bytes : 0;
+}
+
 uint64_t model_workspace_bytes(const struct model *model, const struct model_limits *limits) {
     struct backend_limits for_backend = limits_for_backend(model, limits);
     uint64_t scratch = model->be->ops->scratch_bytes
                            ? model->be->ops->scratch_bytes(model->be, &for_backend)
                            : (uint64_t)limits->n_logits * model->config->n_vocab * sizeof(float);
     return model->family->workspace_bytes(model, limits) +
-           model_mat_bytes(model, limits->n_logits, model->config->d_model) + scratch;
+           model_mat_bytes(model, limits->n_logits, model->config->d_model) +
+           query_scale_bytes(model, limits->n_tokens) + scratch;
 }
 
 bool model_prepare(struct model *model, const struct model_limits *limits, struct err *err) {
     const struct backend_ops *ops = model->be->ops;
+    const struct model_config *c = model->config;
+    // Beyond the trained context the reference's frequencies, and with them the keys in the cache, would change with
+    // every token.
+    if (c->rope.kind == ROPE_DYNAMIC && limits->ctx_len > c->ctx_len_max)
+        return err_set(err, ERR_UNSUPPORTED, "config.json: with rope type \"dynamic\" loam runs this model up to its "
+                       "%u positions, not %u: ask for a context of at most %u", c->ctx_len_max, limits->ctx_len,
+                       c->ctx_len_max);
     struct backend_limits for_backend = limits_for_backend(model, limits);
     if (!ops->reserve(model->be, &for_backend, err))
         return false;
@@ -274,6 +288,15 @@ bool model_prepare(struct model *model, const struct model_limits *limits, struc
     if (model->n_placeholders) {
         model->ids = model_store_host(&model->store, limits->n_tokens * sizeof *model->ids, err);
         if (!model->ids)
+            return false;
+    }
+    if (model->query_beta > 0) {
+        model->query_scale_f32 =
+            model_store_host(&model->store, limits->n_tokens * sizeof *model->query_scale_f32, err);
+        if (!model->query_scale_f32)
+            return false;
+        model->query_scale = model_store_alloc(&model->store, query_scale_bytes(model, limits->n_tokens), err);
+        if (!model->query_scale)
             return false;
     }
     return model_new_mat(model, limits->n_logits, model->config->d_model, &model->hidden, err) &&
@@ -297,6 +320,20 @@ static const int32_t *replace_placeholders(struct model *model, const struct ste
     return model->ids;
 }
 
+// Source: transformers modeling_ministral3.py, after Llama 4.
+static void upload_query_scale(struct model *model, const struct step *step) {
+    float *scale = model->query_scale_f32;
+    for (uint32_t i = 0; i < step->n_tokens; i++)
+        scale[i] = (float)(1 + model->query_beta * log(1.0 + step->positions[i] / model->query_ctx));
+    if (model->be->act_bytes == 2) { // in place: entry i of the narrow ones lies before entry i of the wide
+        for (uint32_t i = 0; i < step->n_tokens; i++) {
+            uint16_t narrow = bf16_from_f32(scale[i]);
+            memcpy((char *)scale + 2 * (size_t)i, &narrow, sizeof narrow);
+        }
+    }
+    model->be->ops->upload(model->be, model->query_scale, scale, query_scale_bytes(model, step->n_tokens));
+}
+
 bool model_step(struct model *model, const struct step *given, const float **logits, struct err *err) {
     *logits = NULL;
     struct backend *be = model->be;
@@ -306,6 +343,8 @@ bool model_step(struct model *model, const struct step *given, const float **log
         replaced.token_ids = replace_placeholders(model, given);
     if (!be->ops->step_begin(be, step, err))
         return false;
+    if (model->query_scale)
+        upload_query_scale(model, step); // before a replay, which reads what lies there
     uint64_t key = replay_key(model, step);
     if (key && be->ops->step_replay && be->ops->step_replay(be, key)) {
         *logits = model->logits; // where the recorded step puts them

@@ -101,8 +101,8 @@ bool rope_table_init(struct rope_table *table, const struct rope_config *c, uint
     case ROPE_DEFAULT:
         break;
     case ROPE_DYNAMIC:
-        // NTK scaling starts beyond the trained context only; loam serves up to that context, where the
-        // frequencies are the plain ones.
+        // NTK scaling starts beyond the trained context only (whatever original_max_position_embeddings says); up to it
+        // the frequencies are the plain ones. model_prepare() refuses to go further.
         break;
     case ROPE_LINEAR:
         for (uint32_t j = 0; j < n_pairs; j++)

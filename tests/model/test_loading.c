@@ -231,8 +231,33 @@ static void loads_survive_every_failing_allocation(void **state) {
     }
 }
 
+// The llama of tests/models with one key of its config set to a JSON text; its weights borrow `map`.
+static struct model *llama_with(const char *key, const char *value, struct file_map *map, struct err *err) {
+    const char *source = getenv("LOAM_SOURCE_DIR");
+    char config_path[PATH_MAX], weights_path[PATH_MAX];
+    snprintf(config_path, sizeof config_path, "%s/tests/models/llama/config.json", source ? source : ".");
+    snprintf(weights_path, sizeof weights_path, "%s/tests/models/llama/model.safetensors", source ? source : ".");
+    struct strbuf text = {0}, changed = {0};
+    check_ok(file_read(config_path, 1 << 20, &text, err), err);
+    check_ok(file_map_open(map, weights_path, err), err);
+    json_t *root = json_parse(strbuf_str(&text), config_path, err);
+    check_ok(root, err);
+    json_object_set_new(root, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    strbuf_json(&changed, root);
+    struct model_config *config = model_config_create(strbuf_str(&changed), (struct str){0}, err);
+    check_ok(config, err);
+    struct weights *weights = weights_create(map->bytes, "llama", err);
+    check_ok(weights, err);
+    strbuf_deinit(&changed);
+    strbuf_deinit(&text);
+    json_decref(root);
+    return model_create(config, weights, be, &OPTIONS, err);
+}
+
 static void keys_that_change_the_computation_are_refused(void **state) {
     (void)state;
+    static const char BETA[] = "{\"rope_type\": \"yarn\", \"factor\": 2, \"original_max_position_embeddings\": 64, "
+                               "\"llama_4_scaling_beta\": 0.1}";
     static const struct {
         const char *key, *value;
         bool loads;
@@ -255,47 +280,48 @@ static void keys_that_change_the_computation_are_refused(void **state) {
         {"attn_logit_softcapping", "50.0", false},
         {"attn_logit_softcapping", "null", true},
         {"final_logit_softcapping", "30.0", false},
+        {"rope_scaling", BETA, false},
     };
-    const char *source = getenv("LOAM_SOURCE_DIR");
-    char config_path[PATH_MAX], weights_path[PATH_MAX];
-    snprintf(config_path, sizeof config_path, "%s/tests/models/llama/config.json", source ? source : ".");
-    snprintf(weights_path, sizeof weights_path, "%s/tests/models/llama/model.safetensors", source ? source : ".");
-    struct err err = {0};
-    struct strbuf text = {0};
-    struct file_map map;
-    check_ok(file_read(config_path, 1 << 20, &text, &err), &err);
-    check_ok(file_map_open(&map, weights_path, &err), &err);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        json_t *root = json_parse(strbuf_str(&text), config_path, &err);
-        check_ok(root, &err);
-        json_object_set_new(root, CASES[i].key, json_loads(CASES[i].value, JSON_DECODE_ANY, NULL));
-        struct strbuf changed = {0};
-        strbuf_json(&changed, root);
-        struct model_config *config = model_config_create(strbuf_str(&changed), (struct str){0}, &err);
-        check_ok(config, &err);
-        struct weights *weights = weights_create(map.bytes, "llama", &err);
-        check_ok(weights, &err);
-        struct model *model = model_create(config, weights, be, &OPTIONS, &err);
+        struct err err = {0};
+        struct file_map map;
+        struct model *model = llama_with(CASES[i].key, CASES[i].value, &map, &err);
         if (CASES[i].loads) {
             check_ok(model, &err);
         } else {
             if (model)
                 fail_msg("%s = %s loads", CASES[i].key, CASES[i].value);
             assert_int_equal(err.code, ERR_UNSUPPORTED);
-            check_message(&err, CASES[i].key);
+            check_message(&err, CASES[i].value == BETA ? "llama_4_scaling_beta" : CASES[i].key);
         }
         model_destroy(model);
-        strbuf_deinit(&changed);
-        json_decref(root);
+        file_map_close(&map);
     }
+}
+
+// Up to the trained context the frequencies are the plain ones; beyond it they would change with every token.
+static void dynamic_rope_stops_at_the_trained_context(void **state) {
+    (void)state;
+    struct err err = {0};
+    struct file_map map;
+    struct model *model = llama_with("rope_scaling", "{\"rope_type\": \"dynamic\", \"factor\": 2}", &map, &err);
+    check_ok(model, &err);
+    uint32_t ctx = model_config_of(model)->ctx_len_max;
+    struct model_limits limits = {.n_tokens = 8, .n_rows = 1, .n_logits = 1, .ctx_len = ctx + 1, .n_pages = {2, 2}};
+    assert_false(model_prepare(model, &limits, &err));
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    check_message(&err, "dynamic");
+    limits.ctx_len = ctx;
+    check_ok(model_prepare(model, &limits, &err), &err);
+    model_destroy(model);
     file_map_close(&map);
-    strbuf_deinit(&text);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged_tensors_are_named),
         cmocka_unit_test(keys_that_change_the_computation_are_refused),
+        cmocka_unit_test(dynamic_rope_stops_at_the_trained_context),
         cmocka_unit_test(loads_survive_every_failing_allocation),
     };
     log_set_level(LOG_ERROR);
