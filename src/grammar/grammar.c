@@ -158,6 +158,9 @@ size_t grammar_n_ignored(const struct grammar *g) {
 const char *grammar_ignored(const struct grammar *g, size_t i) {
     return g->schema ? schema_ignored(g->schema, i) : tag_ignored(g->tag, i);
 }
+const char *grammar_ignored_path(const struct grammar *g, size_t i) {
+    return g->schema ? schema_ignored_path(g->schema, i) : tag_ignored_path(g->tag, i);
+}
 
 size_t grammar_bytes(struct grammar *g) {
     pthread_mutex_lock(&g->lock);

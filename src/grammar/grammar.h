@@ -44,6 +44,7 @@ void grammar_release(struct grammar *grammar); // NULL is allowed
 // strict.
 size_t grammar_n_ignored(const struct grammar *grammar);
 const char *grammar_ignored(const struct grammar *grammar, size_t i); // borrowed
+const char *grammar_ignored_path(const struct grammar *grammar, size_t i); // where first, borrowed
 size_t grammar_bytes(struct grammar *grammar); // memory, tables included
 // For a JSON Schema: the instance with members in the order in which the grammar reads them (a new
 // reference); for others the instance itself.

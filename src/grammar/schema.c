@@ -171,6 +171,10 @@ struct state {
     uint32_t rule, key_rule;
 };
 
+struct ignored {
+    const char *keyword, *path; // path: of the first place
+};
+
 struct schema {
     struct exprs *x;
     struct arena arena;
@@ -198,7 +202,7 @@ struct schema {
     uint32_t n_shapes, shapes_capacity;
     struct state *states;
     uint32_t n_states, states_capacity, *state_table, state_slots;
-    const char **ignored;
+    struct ignored *ignored;
     uint32_t n_ignored;
     uint32_t depth;
     uint32_t assumed_depth; // shallowest unfinished node that something under way relied on
@@ -251,20 +255,23 @@ static bool stopped(struct schema *s) {
     return s->failed || exprs_failed(s->x);
 }
 
-static void ignore(struct schema *s, const char *keyword) {
+static void ignore(struct schema *s, uint32_t node, const char *keyword) {
     for (uint32_t i = 0; i < s->n_ignored; i++)
-        if (!strcmp(s->ignored[i], keyword))
+        if (!strcmp(s->ignored[i].keyword, keyword))
             return;
-    const char **ignored = realloc(s->ignored, (s->n_ignored + 1) * sizeof *ignored);
+    struct ignored *ignored = realloc(s->ignored, (s->n_ignored + 1) * sizeof *ignored);
+    struct strbuf where = {0};
+    path_of(s, node, &where);
     char *copy = arena_c_string(&s->arena, str_from(keyword));
-    if (!ignored || !copy) {
-        if (ignored)
-            s->ignored = ignored;
+    char *path = where.failed ? NULL : arena_c_string(&s->arena, strbuf_str(&where));
+    strbuf_deinit(&where);
+    if (ignored)
+        s->ignored = ignored;
+    if (!ignored || !copy || !path) {
         no_memory(s);
         return;
     }
-    s->ignored = ignored;
-    s->ignored[s->n_ignored++] = copy;
+    s->ignored[s->n_ignored++] = (struct ignored){copy, path};
 }
 
 static bool work(struct schema *s, uint64_t n) {
@@ -727,7 +734,7 @@ static uint32_t follow_ref(struct schema *s, uint32_t node, const char *keyword)
                 found = r;
     }
     if (found == NO_NODE) {
-        ignore(s, keyword);
+        ignore(s, node, keyword);
         return NO_NODE;
     }
     const json_t *json = s->resources[found].json;
@@ -770,7 +777,7 @@ static uint32_t refs_of(struct schema *s, uint32_t node, uint32_t out[3]) {
             for (uint32_t i = 0; i < s->n_anchors; i++)
                 n_dynamic += s->anchors[i].dynamic;
             if (k == 2 ? s->n_resources > 1 : n_dynamic > 1)
-                ignore(s, KEYWORDS[k]);
+                ignore(s, node, KEYWORDS[k]);
         }
         uint32_t target = follow_ref(s, node, KEYWORDS[k]);
         if (target != NO_NODE)
@@ -889,7 +896,7 @@ static expr_id string_keywords(struct schema *s, uint32_t node) {
         if (err.code == ERR_INVALID)
             bad(s, node, "\"pattern\": %.300s", err.message);
         else if (err.code == ERR_UNSUPPORTED)
-            ignore(s, "pattern");
+            ignore(s, node, "pattern");
         else
             lang = both(s, all, lang, p);
     }
@@ -901,7 +908,7 @@ static expr_id string_keywords(struct schema *s, uint32_t node) {
             lang = both(s, all, lang, f);
             break;
         case FORMAT_UNENFORCED:
-            ignore(s, "format");
+            ignore(s, node, "format");
             break;
         case FORMAT_UNKNOWN:
             break;
@@ -938,7 +945,7 @@ static size_t number_keywords(struct schema *s, uint32_t node, struct number_par
         struct decimal d = decimal_of(multiple);
         expr_id holds = number_multiple(x, &d, false);
         if (holds == EXPR_NONE && !exprs_failed(x))
-            ignore(s, "multipleOf");
+            ignore(s, node, "multipleOf");
         else
             out[n++] = (struct number_part){
                 holds, expr_and2(x, number_plain(x), expr_not(x, number_multiple(x, &d, true)))};
@@ -1012,9 +1019,9 @@ static struct scalars scalars_compute(struct schema *s, uint32_t node, bool nega
     }
     if (types & TYPE_STRING) { // annotations since 2019-09, but better told than silently left out
         if (get(s, node, "contentEncoding"))
-            ignore(s, "contentEncoding");
+            ignore(s, node, "contentEncoding");
         if (get(s, node, "contentMediaType"))
-            ignore(s, "contentMediaType");
+            ignore(s, node, "contentMediaType");
     }
     expr_id text = types & TYPE_STRING ? string_keywords(s, node) : strings;
     if (text != strings) {
@@ -1295,7 +1302,7 @@ static void read_blocks(struct schema *s, uint32_t node) {
             return;
         }
         if (err.code == ERR_UNSUPPORTED) {
-            ignore(s, "patternProperties");
+            ignore(s, node, "patternProperties");
             continue;
         }
         rs[n_rs].lang = p;
@@ -1540,7 +1547,7 @@ static struct dnf dnf_one_of(struct schema *s, uint32_t node, bool negated, bool
     s->overflow = outer;
     if (!overflow)
         return r;
-    ignore(s, "oneOf");
+    ignore(s, node, "oneOf");
     if (negated)
         return dnf_true(s);
     r = dnf_false();
@@ -1603,7 +1610,7 @@ static struct dnf dnf_bound(struct schema *s, bool at_least, uint32_t n, bool ne
 static void note_unevaluated(struct schema *s, uint32_t node, const char *keyword) {
     const json_t *v = get(s, node, keyword);
     if (v && !json_is_true(v))
-        ignore(s, keyword);
+        ignore(s, node, keyword);
 }
 
 static struct dnf dnf_object_keywords(struct schema *s, uint32_t node, bool negated,
@@ -1681,7 +1688,7 @@ static struct dnf dnf_array_keywords(struct schema *s, uint32_t node, bool negat
     if (json_is_true(get(s, node, "uniqueItems"))) {
         // Arrays of at most one item are unique in any case.
         if (!(count_of(s, node, "maxItems", &n) && n <= 1))
-            ignore(s, "uniqueItems");
+            ignore(s, node, "uniqueItems");
     }
     note_unevaluated(s, node, "unevaluatedItems");
     return r;
@@ -1695,7 +1702,7 @@ static struct dnf dnf_not(struct schema *s, uint32_t node, const json_t *sub, bo
     struct dnf r = dnf_of(s, child(s, node, sub, "not"), !negated, array);
     s->n_optional--;
     if (s->overflow) {
-        ignore(s, "not");
+        ignore(s, node, "not");
         r = dnf_true(s);
     }
     s->overflow = outer;
@@ -2273,7 +2280,7 @@ static bool build_array(struct schema *s, struct conj c, struct shape *shape) {
         if (a.n > a.m)
             return false;
         if (shape->n_contains == 4) {
-            ignore(s, "contains");
+            ignore(s, a.lit / 2, "contains");
             break;
         }
         shape->contains[shape->n_contains++] = (struct contains){a.lit, a.key, a.n, a.m};
@@ -2917,7 +2924,10 @@ size_t schema_n_ignored(const struct schema *s) {
     return s->n_ignored;
 }
 const char *schema_ignored(const struct schema *s, size_t i) {
-    return s->ignored[i];
+    return s->ignored[i].keyword;
+}
+const char *schema_ignored_path(const struct schema *s, size_t i) {
+    return s->ignored[i].path;
 }
 
 // ---- ordering an instance ----------------------------------------------------------------------

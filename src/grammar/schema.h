@@ -34,6 +34,7 @@ expr_id schema_root(const struct schema *s);
 // Keywords that are valid but not (or not wholly) enforced, each once.
 size_t schema_n_ignored(const struct schema *s);
 const char *schema_ignored(const struct schema *s, size_t i);
+const char *schema_ignored_path(const struct schema *s, size_t i); // where first: "#/properties/a"
 // A copy of an instance with its members in the order in which the grammar reads them. NULL when out
 // of memory.
 json_t *schema_order(struct schema *s, const json_t *instance);

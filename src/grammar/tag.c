@@ -28,6 +28,14 @@ static expr_id bad(struct tag *t, const char *path, const char *what) {
     return EXPR_NONE;
 }
 
+// What is wrong inside a part: where the part is, or what its "label" calls it.
+static void wrap(struct tag *t, const char *path) {
+    if (path[0] == '$')
+        err_wrap(t->err, "structural tag: at %s", path);
+    else
+        err_wrap(t->err, "%s", path);
+}
+
 // A fixed text; where it spells special tokens, those tokens may stand for their spelling.
 static expr_id literal(struct tag *t, struct str text) {
     struct exprs *x = t->x;
@@ -81,7 +89,7 @@ static expr_id schema_of(struct tag *t, json_t *json, const char *path) {
         return bad(t, path, "too many schemas");
     struct schema *s = schema_create(t->x, json, t->options, t->err);
     if (!s) {
-        err_wrap(t->err, "structural tag: at %s", path);
+        wrap(t, path);
         return EXPR_NONE;
     }
     t->schemas[t->n_schemas++] = s;
@@ -211,6 +219,8 @@ static expr_id format_of(struct tag *t, const json_t *format, const char *path, 
     struct str text;
     const char *type = json_string_value(json_object_get(format, "type"));
     char where[256];
+    if (t->err->code != ERR_OK) // what was wrong first is told
+        return EXPR_NONE;
     if (depth > TAG_DEPTH_MAX)
         return bad(t, path, "nested too deeply");
     if (!type)
@@ -218,19 +228,64 @@ static expr_id format_of(struct tag *t, const json_t *format, const char *path, 
     if (!strcmp(type, "const_string"))
         return text_of(t, format, "value", path, &text) ? expr_term(x, literal(t, text))
                                                         : EXPR_NONE;
+    const char *label = json_string_value(json_object_get(format, "label"));
     if (!strcmp(type, "json_schema")) {
         json_t *json = json_object_get(format, "json_schema");
         path_in(where, sizeof where, path, "json_schema", SIZE_MAX);
+        if (label)
+            snprintf(where, sizeof where, "%s", label);
         return json ? schema_of(t, json, where) : bad(t, where, "is missing");
     }
-    if (!strcmp(type, "any_text"))
-        return expr_term(x, text_without(t, until.n ? expr_text(x, until) : EXPR_NONE));
+    if (!strcmp(type, "any_text")) {
+        expr_id stops = until.n ? expr_text(x, until) : EXPR_NONE;
+        const json_t *excludes = json_object_get(format, "excludes");
+        for (size_t i = 0; i < json_array_size(excludes); i++) {
+            const json_t *one = json_array_get(excludes, i);
+            if (!json_is_string(one) || json_string_length(one) == 0)
+                return bad(t, path_in(where, sizeof where, path, "excludes", i),
+                           "must be a non-empty string");
+            stops = expr_or2(x, stops, expr_text(x, json_str(one)));
+        }
+        expr_id free_text = text_without(t, stops);
+        struct str first = json_str(json_object_get(format, "first_not"));
+        if (first.n) { // the first character that is no white space is none of these
+            struct byte_set spaces = {{1ull << ' ' | 1ull << '\t' | 1ull << '\n' | 1ull << '\r'}}, set = {0};
+            for (size_t i = 0; i < first.n; i++)
+                byte_set_add(&set, (uint8_t)first.data[i]);
+            expr_id begins = expr_cat(x, expr_rep(x, expr_bytes(x, &spaces), 0, EXPR_INF),
+                                      expr_cat(x, expr_bytes(x, &set), any_text(t)));
+            free_text = expr_and2(x, free_text, expr_not(x, begins));
+        }
+        return expr_term(x, free_text);
+    }
+    if (!strcmp(type, "repeat")) { // none, one or more
+        path_in(where, sizeof where, path, "content", SIZE_MAX);
+        return expr_rep(x, format_of(t, json_object_get(format, "content"), where, until, depth + 1), 0,
+                        EXPR_INF);
+    }
+    if (!strcmp(type, "choice")) {
+        const json_t *choices = json_object_get(format, "choices");
+        expr_id all = EXPR_NONE;
+        for (size_t i = 0; i < json_array_size(choices); i++) {
+            if (!json_is_string(json_array_get(choices, i)))
+                return bad(t, path_in(where, sizeof where, path, "choices", i), "must be a string");
+            all = expr_or2(x, all, expr_text(x, json_str(json_array_get(choices, i))));
+        }
+        return expr_term(x, all);
+    }
+    if (!strcmp(type, "structural_tag")) {
+        const json_t *inner = json_object_get(format, "format");
+        if (json_object_get(format, "structures"))
+            return triggered_of(t, format, "structures", path, until, depth);
+        path_in(where, sizeof where, path, "format", SIZE_MAX);
+        return format_of(t, inner, where, until, depth + 1);
+    }
     if (!strcmp(type, "regex")) {
         if (!text_of(t, format, "pattern", path, &text))
             return EXPR_NONE;
         expr_id e = regex_expr(x, text, SPELL_PLAIN, REGEX_WHOLE, t->err);
         if (t->err->code != ERR_OK)
-            err_wrap(t->err, "structural tag: at %s", path);
+            wrap(t, path);
         return expr_term(x, e);
     }
     if (!strcmp(type, "grammar")) {
@@ -240,7 +295,7 @@ static expr_id format_of(struct tag *t, const json_t *format, const char *path, 
             return bad(t, path, "too many grammars");
         struct ebnf *g = ebnf_create(x, text, t->err);
         if (!g) {
-            err_wrap(t->err, "structural tag: at %s", path);
+            wrap(t, path);
             return EXPR_NONE;
         }
         t->ebnfs[t->n_ebnfs++] = g;
@@ -299,6 +354,8 @@ struct tag *tag_create(struct exprs *x, struct str text, const struct grammar_vo
         else
             t->root = format_of(t, format ? format : json, format ? "$.format" : "$",
                                 (struct str){0}, 0);
+        if (err->code == ERR_OK && t->root == EXPR_NONE && !exprs_failed(x))
+            err_set(err, ERR_INVALID, "structural tag: nothing matches it");
         t->options = NULL;
         t->err = NULL;
     } else {
@@ -332,11 +389,19 @@ size_t tag_n_ignored(const struct tag *t) {
     return n;
 }
 
+static const struct schema *schema_with(const struct tag *t, size_t *i) {
+    uint32_t k = 0;
+    for (; *i >= schema_n_ignored(t->schemas[k]); k++)
+        *i -= schema_n_ignored(t->schemas[k]);
+    return t->schemas[k];
+}
+
 const char *tag_ignored(const struct tag *t, size_t i) {
-    for (uint32_t k = 0; k < t->n_schemas; k++) {
-        if (i < schema_n_ignored(t->schemas[k]))
-            return schema_ignored(t->schemas[k], i);
-        i -= schema_n_ignored(t->schemas[k]);
-    }
-    return NULL;
+    const struct schema *s = schema_with(t, &i);
+    return schema_ignored(s, i);
+}
+
+const char *tag_ignored_path(const struct tag *t, size_t i) {
+    const struct schema *s = schema_with(t, &i);
+    return schema_ignored_path(s, i);
 }

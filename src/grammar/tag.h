@@ -14,4 +14,5 @@ void tag_destroy(struct tag *tag); // NULL is allowed; only after its pool was l
 expr_id tag_root(const struct tag *tag);
 size_t tag_n_ignored(const struct tag *tag); // as of its schemas
 const char *tag_ignored(const struct tag *tag, size_t i);
+const char *tag_ignored_path(const struct tag *tag, size_t i);
 #endif

@@ -28,7 +28,7 @@ struct answer {
     uint32_t n_prompts, n_choices, n_started, n_done;
     const struct output_format *format;
     json_t *tools, *keep;
-    bool reasoning_open;
+    bool reasoning_open, exact, whole;
     token_id *shown;
     uint32_t n_shown;
     struct answer_usage usage;
@@ -107,6 +107,7 @@ static bool start_choices(struct answer *a, struct err *err) {
         if (a->format) {
             struct output_parser_options options = {.format = a->format, .tools = a->tools,
                                                     .reasoning_open = a->reasoning_open,
+                                                    .exact = a->exact, .whole = a->whole,
                                                     .fn = on_piece, .user = c};
             if (!c->parser)
                 c->parser = output_parser_create(&options, err);
@@ -214,7 +215,7 @@ bool answer_start(struct server *server, struct http_exchange *exchange, const s
                          .fields = *o->fields, .n_prompts = o->n_prompts,
                          .n_choices = o->n_prompts * o->fields->n, .format = o->format,
                          .tools = json_incref((json_t *)(uintptr_t)o->tools), .keep = json_incref(o->keep),
-                         .reasoning_open = o->reasoning_open};
+                         .reasoning_open = o->reasoning_open, .exact = o->exact, .whole = o->whole};
     if (a->fields.grammar)
         grammar_acquire(a->fields.grammar);
     a->choices = calloc(a->n_choices, sizeof *a->choices);

@@ -31,7 +31,7 @@ struct answer_options {
     uint32_t n_prompts;                     // prompt p's choice c has the index p * fields->n + c
     const struct output_format *format;     // NULL: all text is content
     const json_t *tools;                    // as output_parser_options
-    bool reasoning_open;
+    bool reasoning_open, exact, whole;      // as output_parser_options
     json_t *keep; // a reference is held until the end, or NULL
 };
 // On failure the exchange is not answered and the caller still owns the state (and the prompts).

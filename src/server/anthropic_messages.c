@@ -399,9 +399,12 @@ static bool read_tools(struct chat_request *r, const json_t *body, struct reques
             return request_wrong(error, "tools", "an array of tools that have a name");
         const json_t *description = json_object_get(tool, "description");
         const json_t *schema = json_object_get(tool, "input_schema");
-        json_t *made = json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name", name,
+        const json_t *strict = request_given(tool, "strict");
+        if (strict && !json_is_boolean(strict))
+            return request_wrong(error, "tools", "an array of tools whose strict is true or false");
+        json_t *made = json_pack("{s:s, s:{s:O, s:O*, s:O*, s:O*}}", "type", "function", "function", "name", name,
                                  "description", json_is_string(description) ? description : NULL,
-                                 "parameters", json_is_object(schema) ? schema : NULL);
+                                 "parameters", json_is_object(schema) ? schema : NULL, "strict", strict);
         if (!made || json_array_append_new(r->tools, made) != 0)
             return err_set(&error->err, ERR_NOMEM, "out of memory for the tools");
     }
@@ -409,6 +412,8 @@ static bool read_tools(struct chat_request *r, const json_t *body, struct reques
         return true;
     const char *type = type_of(choice);
     const json_t *name = json_object_get(choice, "name");
+    if (!request_bool(choice, "disable_parallel_tool_use", &r->one_call, error))
+        return false;
     if (strcmp(type, "none") == 0) {
         r->tool_choice = TOOL_CHOICE_NONE;
     } else if (strcmp(type, "any") == 0) {
@@ -425,9 +430,13 @@ static bool read_tools(struct chat_request *r, const json_t *body, struct reques
 static bool read_request(const struct server *server, const json_t *body, struct chat_request *r,
                          struct request_error *error) {
     const json_t *thinking = request_given(body, "thinking");
+    const json_t *format = request_given(request_given(body, "output_config"), "format");
+    if (!format)
+        format = request_given(body, "output_format");
     if (!request_fields(server, body, &r->fields, error) ||
         !request_stops(body, "stop_sequences", &r->fields, error) || !read_messages(r, body, error) ||
-        !read_tools(r, body, error) || !chat_request_variables(r, server, body, NULL, error))
+        !read_tools(r, body, error) || !structured_read(body, format, &r->structured, error) ||
+        !chat_request_variables(r, server, body, NULL, error))
         return false;
     if (thinking) {
         const char *type = type_of(thinking);

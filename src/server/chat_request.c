@@ -2,11 +2,15 @@
 
 #include <stdlib.h>
 
+#include "server/call_grammar.h"
+
 void chat_request_deinit(struct chat_request *r) {
     request_fields_deinit(&r->fields);
     json_decref(r->messages);
     json_decref(r->tools);
     json_decref(r->kwargs);
+    json_decref(r->allowed_tools);
+    structured_deinit(&r->structured);
     *r = (struct chat_request){0};
 }
 
@@ -143,18 +147,58 @@ bool chat_request_variables(struct chat_request *r, const struct server *server,
     return true;
 }
 
-bool chat_request_check(const struct chat_request *r, struct request_error *error) {
-    if (r->tool_choice != TOOL_CHOICE_REQUIRED && r->tool_choice != TOOL_CHOICE_NAMED)
-        return true;
-    error->param = "tool_choice";
-    for (size_t i = 0; i < json_array_size(r->tools); i++) {
-        const json_t *function = json_object_get(json_array_get(r->tools, i), "function");
-        if (r->tool_choice == TOOL_CHOICE_REQUIRED ||
-            str_eq(json_str(json_object_get(function, "name")), r->tool_name)) {
-            return err_set(&error->err, ERR_UNSUPPORTED, "'tool_choice' can be \"none\" or \"auto\" here");
-        }
+bool chat_request_allow_tools(struct chat_request *r, const json_t *allowed, struct request_error *error) {
+    static const char WANTED[] = "of mode auto or required, with tools that have names";
+    const json_t *mode = json_object_get(allowed, "mode"), *tools = json_object_get(allowed, "tools");
+    const char *word = json_is_string(mode) ? json_string_value(mode) : "";
+    if ((strcmp(word, "auto") != 0 && strcmp(word, "required") != 0) || json_array_size(tools) == 0)
+        return request_wrong(error, "tool_choice", WANTED);
+    r->tool_choice = word[0] == 'r' ? TOOL_CHOICE_REQUIRED : TOOL_CHOICE_AUTO;
+    r->allowed_tools = json_array();
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *function = json_object_get(tool, "function");
+        json_t *name = json_object_get(function ? function : tool, "name");
+        if (!json_is_string(name))
+            return request_wrong(error, "tool_choice", WANTED);
+        if (!r->allowed_tools || json_array_append(r->allowed_tools, name) != 0)
+            return out_of_memory(error);
     }
-    return err_set(&error->err, ERR_INVALID, "'tool_choice' names no tool of this request");
+    return true;
+}
+
+bool chat_request_parallel(struct chat_request *r, const json_t *body, struct request_error *error) {
+    bool parallel = true;
+    if (!request_bool(body, "parallel_tool_calls", &parallel, error))
+        return false;
+    r->one_call = !parallel;
+    return true;
+}
+
+static struct str name_of(const json_t *tool) {
+    return json_str(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+static bool has_tool(const struct chat_request *r, struct str name) {
+    for (size_t i = 0; i < json_array_size(r->tools); i++)
+        if (str_eq(name_of(json_array_get(r->tools, i)), name))
+            return true;
+    return false;
+}
+
+bool chat_request_check(const struct chat_request *r, struct request_error *error) {
+    error->param = "tool_choice";
+    if (r->tool_choice == TOOL_CHOICE_REQUIRED && json_array_size(r->tools) == 0)
+        return err_set(&error->err, ERR_INVALID, "'tool_choice' asks for a call, but the request has no tools");
+    if (r->tool_choice == TOOL_CHOICE_NAMED && !has_tool(r, r->tool_name))
+        return err_set(&error->err, ERR_INVALID, "'tool_choice' names no tool of this request");
+    for (size_t i = 0; i < json_array_size(r->allowed_tools); i++)
+        if (!has_tool(r, json_str(json_array_get(r->allowed_tools, i))))
+            return err_set(&error->err, ERR_INVALID, "'tool_choice' allows a tool that this request does not have");
+    if (r->structured.given && (r->tool_choice == TOOL_CHOICE_REQUIRED || r->tool_choice == TOOL_CHOICE_NAMED))
+        return err_set(&error->err, ERR_INVALID, "'tool_choice' asks for a call and '%s' for another answer; leave "
+                       "one out", r->structured.param);
+    error->param = NULL;
+    return true;
 }
 
 // ---- Templates that know no tools ----------------------------------------------------------------
@@ -294,26 +338,135 @@ bool chat_request_render(const struct server *server, const struct chat_request 
     return ok;
 }
 
+// ---- The grammar of the answer --------------------------------------------------------------------
+// The tools that may be called. A new reference; NULL: none.
+static json_t *callable_tools(const struct chat_request *r) {
+    const json_t *tools = tools_for_model(r);
+    if (!tools)
+        return NULL;
+    json_t *out = json_array();
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        json_t *tool = json_array_get(tools, i);
+        bool allowed = r->tool_choice != TOOL_CHOICE_NAMED || str_eq(name_of(tool), r->tool_name);
+        if (allowed && r->allowed_tools) {
+            allowed = false;
+            for (size_t k = 0; k < json_array_size(r->allowed_tools) && !allowed; k++)
+                allowed = str_eq(name_of(tool), json_str(json_array_get(r->allowed_tools, k)));
+        }
+        if (allowed)
+            json_array_append(out, tool);
+    }
+    return out;
+}
+
+// What a strict tool's schema leaves out is an error, named by the tool.
+static bool check_strict(struct server *server, const json_t *tools, bool *any, struct request_error *error) {
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        if (!json_is_true(json_object_get(json_object_get(tool, "function"), "strict")))
+            continue;
+        *any = true;
+        json_t *schema = call_parameters(tool);
+        struct strbuf text = {0};
+        strbuf_json(&text, schema);
+        struct grammar_spec spec = {.kind = GRAMMAR_JSON_SCHEMA, .text = strbuf_str(&text)};
+        struct grammar *grammar = structured_compile(server, NULL, &spec, true, "tools", error);
+        if (!grammar) {
+            struct str name = name_of(tool);
+            err_wrap(&error->err, "tool \"%.*s\"", (int)(name.n < 80 ? name.n : 80), name.data);
+        }
+        grammar_release(grammar);
+        strbuf_deinit(&text);
+        json_decref(schema);
+        if (!grammar)
+            return false;
+    }
+    return true;
+}
+
+static enum call_reasoning reasoning_before(const struct server *server, const struct chat_request *r,
+                                            struct str prompt) {
+    const struct output_format *f = server->served->format;
+    if (f->harmony)
+        return CALL_REASONING_MAYBE;
+    if (output_format_reasoning_open(f, prompt))
+        return CALL_REASONING_OPEN;
+    if (!f->think_close || !template_has(server, f->think_close) ||
+        json_is_false(json_object_get(r->kwargs, "enable_thinking")) || r->continue_final ||
+        output_format_reasoning_closed(f, prompt))
+        return CALL_REASONING_NONE;
+    return CALL_REASONING_MAYBE;
+}
+
+// *out: the grammar that the answer must follow, a reference, or NULL where it is free.
+static bool answer_grammar(struct server *server, struct http_exchange *exchange, const struct chat_request *r,
+                           enum call_reasoning reasoning, struct grammar **out, struct request_error *error) {
+    const struct structured *s = &r->structured;
+    bool required = r->tool_choice == TOOL_CHOICE_REQUIRED || r->tool_choice == TOOL_CHOICE_NAMED;
+    json_t *tools = callable_tools(r);
+    bool any_strict = false, ok = check_strict(server, tools, &any_strict, error);
+    bool constrained = required || any_strict || (tools && (r->one_call || r->allowed_tools || s->given));
+    if (!required && !any_strict && !r->allowed_tools && tools && !call_grammar_can(server->served->format)) {
+        if (r->one_call)
+            http_add_header(exchange, "Warning", "199 loam \"parallel calls are not ruled out for this model\"");
+        json_decref(tools);
+        tools = NULL;
+        constrained = false;
+    }
+    *out = NULL;
+    if (ok && s->given) { // alone first: its errors are about itself
+        *out = structured_grammar(server, exchange, s, error);
+        ok = *out != NULL;
+    }
+    if (ok && (constrained || (s->given && reasoning != CALL_REASONING_NONE))) {
+        grammar_release(*out);
+        *out = NULL;
+        json_t *content = s->given ? structured_format(s) : NULL;
+        struct call_grammar_options options = {
+            .format = server->served->format, .reasoning = reasoning, .tools = tools, .all_strict = required,
+            .required = required, .one_call = r->one_call || r->tool_choice == TOOL_CHOICE_NAMED,
+            .content = content};
+        json_t *tag = call_grammar(&options, &error->err);
+        struct strbuf text = {0};
+        if (tag)
+            strbuf_json(&text, tag);
+        else
+            error->param = "tools";
+        struct grammar_spec spec = {.kind = GRAMMAR_TAG, .text = strbuf_str(&text)};
+        if (tag) // what the answer's own format leaves out was told above
+            *out = structured_compile(server, s->given ? NULL : exchange, &spec, false,
+                                      tools ? "tools" : s->param, error);
+        ok = *out != NULL;
+        strbuf_deinit(&text);
+        json_decref(tag);
+        json_decref(content);
+    }
+    json_decref(tools);
+    return ok;
+}
+
 bool chat_request_start(struct server *server, struct http_exchange *exchange, const struct chat_request *r,
                         json_t *body, const struct answer_surface *surface, void *state,
                         uint32_t *n_prompt, struct request_error *error) {
     struct strbuf text = {0};
     struct token_list prompt = {0};
-    if (!chat_request_render(server, r, &text, &prompt, error)) {
-        strbuf_deinit(&text);
-        token_list_deinit(&prompt);
-        return false;
+    struct generation_fields fields = r->fields; // borrows what it owns
+    bool ok = chat_request_render(server, r, &text, &prompt, error);
+    enum call_reasoning reasoning = ok ? reasoning_before(server, r, strbuf_str(&text)) : CALL_REASONING_NONE;
+    ok = ok && answer_grammar(server, exchange, r, reasoning, &fields.grammar, error);
+    if (ok) {
+        struct answer_options options = {
+            .fields = &fields, .prompts = &prompt, .n_prompts = 1, .format = server->served->format,
+            .tools = tools_for_model(r), .keep = body,
+            .reasoning_open = reasoning == CALL_REASONING_OPEN,
+            .exact = fields.grammar != NULL, .whole = r->structured.given};
+        if (n_prompt)
+            *n_prompt = (uint32_t)prompt.n;
+        ok = answer_start(server, exchange, &options, surface, state, &error->err);
+        if (!ok && prompt.n >= engine_plan_of(server->served->engine)->limits.ctx_len)
+            error->code = "context_length_exceeded";
     }
-    struct answer_options options = {
-        .fields = &r->fields, .prompts = &prompt, .n_prompts = 1, .format = server->served->format,
-        .tools = tools_for_model(r), .keep = body,
-        .reasoning_open = !r->fields.grammar && // then all is the answer
-                          output_format_reasoning_open(server->served->format, strbuf_str(&text))};
-    if (n_prompt)
-        *n_prompt = (uint32_t)prompt.n;
-    bool ok = answer_start(server, exchange, &options, surface, state, &error->err);
-    if (!ok && prompt.n >= engine_plan_of(server->served->engine)->limits.ctx_len)
-        error->code = "context_length_exceeded";
+    grammar_release(fields.grammar);
     strbuf_deinit(&text);
     token_list_deinit(&prompt);
     return ok;

@@ -3,6 +3,7 @@
 #ifndef LOAM_SERVER_CHAT_REQUEST_H
 #define LOAM_SERVER_CHAT_REQUEST_H
 #include "server/answer.h"
+#include "server/structured.h"
 
 enum tool_choice { TOOL_CHOICE_AUTO, TOOL_CHOICE_NONE, TOOL_CHOICE_REQUIRED, TOOL_CHOICE_NAMED };
 
@@ -15,6 +16,9 @@ struct chat_request {
     json_t *kwargs;   // owned: further variables of the template, or NULL
     enum tool_choice tool_choice;
     struct str tool_name; // TOOL_CHOICE_NAMED; borrowed from the body
+    json_t *allowed_tools; // owned: names of the tools that may be called, NULL = all
+    bool one_call;         // at most one call
+    struct structured structured; // what an answer that is no call must look like
     bool continue_final;  // the last message is the assistant's beginning
 };
 void chat_request_deinit(struct chat_request *request);
@@ -35,6 +39,10 @@ json_t *chat_plain_content(const json_t *content, const char *param, size_t mess
 // Read the body of chat completions; the request is to be deinited also on failure.
 bool openai_chat_read(const struct server *server, const json_t *body, struct chat_request *request,
                       struct request_error *error);
+// tool_choice's {"type": "allowed_tools"}: its mode and its tools, whose names are in `function` or beside the type.
+bool chat_request_allow_tools(struct chat_request *request, const json_t *allowed, struct request_error *error);
+// OpenAI's parallel_tool_calls.
+bool chat_request_parallel(struct chat_request *request, const json_t *body, struct request_error *error);
 // Do its parts fit each other?
 bool chat_request_check(const struct chat_request *request, struct request_error *error);
 

@@ -274,9 +274,12 @@ static bool read_tool_choice(struct chat_request *r, const json_t *body, struct 
         r->tool_choice = TOOL_CHOICE_REQUIRED;
         return true;
     }
+    const json_t *allowed = json_object_get(choice, "allowed_tools");
+    if (allowed)
+        return chat_request_allow_tools(r, allowed, error);
     const json_t *name = json_object_get(json_object_get(choice, "function"), "name");
     if (!json_is_string(name))
-        return request_wrong(error, "tool_choice", "none, auto, required or a function by name");
+        return request_wrong(error, "tool_choice", "none, auto, required, a function by name or allowed_tools");
     r->tool_choice = TOOL_CHOICE_NAMED;
     r->tool_name = json_str(name);
     return true;
@@ -302,6 +305,7 @@ bool openai_chat_read(const struct server *server, const json_t *body, struct ch
            chat_request_set_messages(r, json_deep_copy(json_object_get(body, "messages")), "messages",
                                      error) &&
            read_tools(r, body, error) && read_tool_choice(r, body, error) &&
+           chat_request_parallel(r, body, error) && structured_read(body, NULL, &r->structured, error) &&
            chat_request_variables(r, server, body, NULL, error) && chat_request_check(r, error);
 }
 
@@ -311,8 +315,7 @@ void openai_chat(struct http_exchange *exchange, void *user) {
     struct chat_request r = {0};
     struct chat *c = NULL;
     json_t *body = request_body(exchange, &error);
-    if (!body || !openai_chat_read(server, body, &r, &error) ||
-        !request_grammar(server, body, NULL, &r.fields, &error)) {
+    if (!body || !openai_chat_read(server, body, &r, &error)) {
         request_refuse(exchange, &error);
         goto out;
     }

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "server/openai_answer.h"
+#include "server/structured.h"
 
 enum { PROMPTS_MAX = 2048 };
 
@@ -319,13 +320,18 @@ void openai_completions(struct http_exchange *exchange, void *user) {
     struct request_error error = {0};
     struct generation_fields fields = {0};
     struct prompts prompts = {0};
+    struct structured structured = {0};
     struct completion *c = NULL;
     json_t *body = request_body(exchange, &error);
     // OpenAI's default of 16 tokens is not kept: a local server that stops there only puzzles.
     bool ok = body && request_fields(server, body, &fields, &error) &&
               request_completion_fields(body, &fields, &error) && read_logprobs(body, &fields, &error) &&
-              request_grammar(server, body, NULL, &fields, &error) &&
+              structured_read(body, NULL, &structured, &error) &&
               read_prompts(server, body, &prompts, &error);
+    if (ok && structured.given) {
+        fields.grammar = structured_grammar(server, exchange, &structured, &error);
+        ok = fields.grammar != NULL;
+    }
     uint32_t n_choices = ok ? prompts.n * fields.n : 0;
     if (ok) {
         c = calloc(1, sizeof *c + n_choices * sizeof *c->choices);
@@ -359,6 +365,7 @@ void openai_completions(struct http_exchange *exchange, void *user) {
         http_on_quiet(exchange, SSE_QUIET_MS, on_quiet, c);
     }
     prompts_deinit(&prompts);
+    structured_deinit(&structured);
     request_fields_deinit(&fields);
     json_decref(body);
 }

@@ -398,11 +398,13 @@ static bool read_tools(struct chat_request *r, const json_t *body, struct reques
         r->tool_choice = TOOL_CHOICE_NONE;
     else if (word && strcmp(word, "required") == 0)
         r->tool_choice = TOOL_CHOICE_REQUIRED;
+    else if (choice && json_is_string(json_object_get(choice, "mode")))
+        return chat_request_allow_tools(r, choice, error);
     else if (json_is_string(name)) {
         r->tool_choice = TOOL_CHOICE_NAMED;
         r->tool_name = json_str(name);
     } else
-        return request_wrong(error, "tool_choice", "none, auto, required or a function by name");
+        return request_wrong(error, "tool_choice", "none, auto, required, a function by name or allowed_tools");
     return true;
 }
 
@@ -525,8 +527,8 @@ static bool read_request(struct responses *r, const json_t *body, struct chat_re
         chat->fields.max_tokens = (uint32_t)max_tokens;
     r->stream = chat->fields.stream;
     const json_t *format = request_given(request_given(body, "text"), "format");
-    return request_grammar(r->server, body, format, &chat->fields, error) &&
-           read_input(r, body, chat, error) && read_tools(chat, body, error) &&
+    return structured_read(body, format, &chat->structured, error) &&
+           chat_request_parallel(chat, body, error) && read_input(r, body, chat, error) && read_tools(chat, body, error) &&
            chat_request_variables(chat, r->server, body, request_given(reasoning, "effort"), error) &&
            chat_request_check(chat, error) && make_object(r, body, chat, error);
 }

@@ -20,7 +20,9 @@ struct output_format {
     // The family is this one if the chat template's source holds all of these.
     const char *detect[OUTPUT_DETECT_MAX];
     const char *think_open, *think_close; // NULL: no reasoning part
-    bool harmony; // gpt-oss: channels decide what a part is; the rest of the row is unused
+    // gpt-oss: channels decide what a part is. The reader uses nothing else of the row; what follows and think_*
+    // say how parts are written.
+    bool harmony;
     enum call_body body;
     // Around all calls and around each; NULL: none. Without call_open and section_open a call may only be
     // the whole answer, and only by a name that the request declares.
@@ -31,6 +33,11 @@ struct output_format {
     // CALL_TAGGED.
     const char *key_open, *key_close, *value_open, *value_close;
     const char *string_mark; // CALL_NAMED: what quotes strings besides ", or NULL
+    // How the family writes calls, for answers that must be calls (call_grammar.h): what comes before the first, a
+    // call ($n: its name, $a: its arguments, $i: a number), what comes between two (NULL: it writes one only) and
+    // behind the last. CALL_TAGGED: an argument ($k: its name, $v: its value, $s: true if that is a string).
+    const char *write_open, *write_call, *write_between, *write_close, *write_argument;
+    const char *write_text; // before an answer that is no call, or NULL
 };
 
 // The row for a chat template; never NULL: the generic one knows <think> and <tool_call>.
@@ -43,6 +50,7 @@ const struct output_format *output_format_by_name(struct str name); // NULL if t
 const char *output_format_name(size_t i);
 // Does the prompt end inside a reasoning part?
 bool output_format_reasoning_open(const struct output_format *format, struct str prompt);
+bool output_format_reasoning_closed(const struct output_format *format, struct str prompt); // behind one
 // The marks that are to reach the parser even if they are special tokens: call fn with each.
 void output_format_marks(const struct output_format *format, void (*fn)(void *user, struct str mark),
                          void *user);

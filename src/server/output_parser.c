@@ -31,6 +31,7 @@ struct output_parser {
     bool ended, failed;
     bool skip_newlines; // behind a mark
     bool any_text;      // something other than white space was content
+    bool thought;       // a reasoning part has ended
     bool in_section;
     bool in_list;       // of a call's mark: [call, call]
     bool bare;          // the call has no mark: it is one only if its name is declared
@@ -261,9 +262,11 @@ static bool step_text(struct output_parser *p) {
         const char c = p->in.data[at];
         if (isspace((unsigned char)c))
             continue;
-        enum match think = match_at(p, at, f->think_open);
-        enum match section = calls ? match_at(p, at, f->section_open) : MATCH_NO;
-        enum match call = calls ? match_at(p, at, f->call_open) : MATCH_NO;
+        bool first = !p->any_text && solid == start;
+        bool marks = !p->o.whole || first;
+        enum match think = !p->o.exact || (first && !p->thought) ? match_at(p, at, f->think_open) : MATCH_NO;
+        enum match section = calls && marks ? match_at(p, at, f->section_open) : MATCH_NO;
+        enum match call = calls && marks ? match_at(p, at, f->call_open) : MATCH_NO;
         enum match bare = calls && solid == start ? begins_bare_call(p, at) : MATCH_NO;
         if (think == MATCH_YES || section == MATCH_YES || call == MATCH_YES || bare == MATCH_YES) {
             if (solid > start)
@@ -325,6 +328,7 @@ static bool step_think(struct output_parser *p) {
             send(p, OUTPUT_REASONING, (struct str){p->in.data + start, solid - start}, (struct str){0});
             p->pos = at + strlen(p->f->think_close);
             p->mode = TEXT;
+            p->thought = true;
             p->skip_newlines = true;
             return true;
         }
@@ -557,6 +561,8 @@ static enum match closes_at(const struct output_parser *p, size_t at, bool in_st
     const char *const marks[] = {p->f->call_close, p->f->section_close};
     for (size_t i = 0; i < 2; i++) {
         enum match m = match_at(p, at, marks[i]);
+        if (in_string && p->o.exact)
+            m = MATCH_NO;
         if (m == MATCH_YES && in_string)
             m = ends_there(p, at + strlen(marks[i]));
         if (m != MATCH_NO)
@@ -1040,7 +1046,7 @@ static bool step_value(struct output_parser *p) {
     size_t start = p->pos, safe = start;
     for (size_t at = start; at < p->in.n; at++) {
         enum match close = match_at(p, at, f->value_close);
-        if (close == MATCH_NO && f->call_close) { // the value's own mark is missing
+        if (close == MATCH_NO && f->call_close && !p->o.exact) { // the value's own mark is missing
             close = match_at(p, at, f->call_close);
             if (close == MATCH_YES && ends_there(p, at + strlen(f->call_close)) != MATCH_YES)
                 close = ends_there(p, at + strlen(f->call_close)) == MATCH_MORE ? MATCH_MORE : MATCH_NO;

@@ -26,6 +26,9 @@ struct output_parser_options {
     const struct output_format *format;
     const json_t *tools;  // array of OpenAI function tools, or NULL: then no text is a call; borrowed
     bool reasoning_open;  // the prompt ends inside a reasoning part
+    // The text follows a grammar of call_grammar.h: nothing is damaged, so a mark inside a string is part of it,
+    // and reasoning comes first or not at all. whole: what is no call is of a given form, whatever it holds.
+    bool exact, whole;
     output_piece_fn *fn;
     void *user;
 };

@@ -8,8 +8,6 @@
 #include "base/clock.h"
 #include "base/hash.h"
 
-enum { GRAMMARS_MAX = 64, GRAMMAR_BYTES_MAX = 256 << 20 };
-
 void request_refuse(struct http_exchange *exchange, const struct request_error *error) {
     int status = err_http_status(error->err.code);
     if (status != 429 && status < 500)
@@ -225,76 +223,6 @@ bool request_completion_fields(const json_t *body, struct generation_fields *out
     out->max_tokens = (uint32_t)max_tokens;
     out->n = (uint32_t)n;
     return true;
-}
-
-// ---- Structured output ----------------------------------------------------------------------------
-static bool compile(struct server *server, enum grammar_kind kind, struct str text, const char *param,
-                    struct generation_fields *out, struct request_error *error) {
-    struct served *served = server->served;
-    const struct model_config *config = model_config_of(served->bundle.model);
-    if (!served->grammar_vocab) // built for the first that asks: starting must not wait for it
-        served->grammar_vocab = grammar_vocab_of_tokenizer(served->bundle.tokenizer, config->n_vocab,
-                                                           config->eos, config->n_eos, &error->err);
-    if (served->grammar_vocab && !served->grammars)
-        served->grammars = grammar_cache_create(served->grammar_vocab, GRAMMARS_MAX, GRAMMAR_BYTES_MAX,
-                                                &error->err);
-    struct grammar_spec spec = {.kind = kind, .text = text};
-    if (served->grammars)
-        out->grammar = grammar_cache_get(served->grammars, &spec, &error->err);
-    if (!out->grammar && (error->err.code == ERR_UNSUPPORTED || error->err.code == ERR_FORMAT))
-        error->err.code = ERR_INVALID;
-    if (!out->grammar)
-        error->param = param;
-    return out->grammar != NULL;
-}
-
-static bool compile_json(struct server *server, enum grammar_kind kind, const json_t *value, const char *param,
-                         struct generation_fields *out, struct request_error *error) {
-    struct strbuf text = {0};
-    strbuf_json(&text, value);
-    bool ok = text.failed ? err_set(&error->err, ERR_NOMEM, "out of memory for '%s'", param)
-                          : compile(server, kind, strbuf_str(&text), param, out, error);
-    strbuf_deinit(&text);
-    return ok;
-}
-
-bool request_grammar(struct server *server, const json_t *body, const json_t *format,
-                     struct generation_fields *out, struct request_error *error) {
-    static const char PARAM[] = "response_format";
-    static const struct {
-        const char *name;
-        enum grammar_kind kind;
-    } TEXTS[] = {{"guided_grammar", GRAMMAR_EBNF}, {"guided_regex", GRAMMAR_REGEX}};
-    for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) {
-        const json_t *text = request_given(body, TEXTS[i].name);
-        if (text && !json_is_string(text))
-            return request_wrong(error, TEXTS[i].name, "a string");
-        if (text)
-            return compile(server, TEXTS[i].kind, json_str(text), TEXTS[i].name, out, error);
-    }
-    const json_t *choice = request_given(body, "guided_choice"), *json = request_given(body, "guided_json");
-    if (choice)
-        return compile_json(server, GRAMMAR_CHOICE, choice, "guided_choice", out, error);
-    if (json_is_string(json))
-        return compile(server, GRAMMAR_JSON_SCHEMA, json_str(json), "guided_json", out, error);
-    if (json)
-        return compile_json(server, GRAMMAR_JSON_SCHEMA, json, "guided_json", out, error);
-    if (!format)
-        format = request_given(body, PARAM);
-    if (!format)
-        return true;
-    const json_t *type = json_object_get(format, "type");
-    const char *name = json_is_string(type) ? json_string_value(type) : "";
-    if (strcmp(name, "text") == 0)
-        return true;
-    if (strcmp(name, "json_object") == 0)
-        return compile(server, GRAMMAR_JSON_OBJECT, (struct str){0}, PARAM, out, error);
-    // Chat completions put the schema one level deeper than responses.
-    const json_t *inner = json_object_get(format, "json_schema");
-    const json_t *schema = json_object_get(inner ? inner : format, "schema");
-    if (strcmp(name, "json_schema") != 0 || !(json_is_object(schema) || json_is_boolean(schema)))
-        return request_wrong(error, PARAM, "of type text, json_object, or json_schema with a schema");
-    return compile_json(server, GRAMMAR_JSON_SCHEMA, schema, PARAM, out, error);
 }
 
 void request_fields_deinit(struct generation_fields *fields) {

@@ -57,10 +57,6 @@ bool request_fields(const struct server *server, const json_t *body, struct gene
 // And what chat and text completions have besides: stop, max_completion_tokens, stream_options, n.
 bool request_completion_fields(const json_t *body, struct generation_fields *out,
                                struct request_error *error);
-// Structured output: response_format (or `format`, if not NULL, in its place), guided_json, guided_regex,
-// guided_grammar, guided_choice.
-bool request_grammar(struct server *server, const json_t *body, const json_t *format,
-                     struct generation_fields *out, struct request_error *error);
 // A string or an array of strings that end the text.
 bool request_stops(const json_t *body, const char *name, struct generation_fields *out,
                    struct request_error *error);

@@ -252,7 +252,9 @@ test('SIGTERM lets running answers finish and exits 0', async () => {
 test('structured output: schemas, choices, expressions', async () => {
   const schema = { type: 'object', properties: { name: { enum: ['Romeo', 'Juliet'] }, age: { type: 'integer', minimum: 1, maximum: 99 } },
     required: ['name', 'age'], additionalProperties: false };
-  const ask = { max_tokens: 1500, temperature: 0.7 };
+  // The model's template knows reasoning, and the grammar begins behind it.
+  const chat_template_kwargs = { enable_thinking: false };
+  const ask = { max_tokens: 1500, temperature: 0.7, chat_template_kwargs };
   const format = { type: 'json_schema', json_schema: { name: 'person', schema, strict: true } };
   for (let seed = 0; seed < 5; seed++) {
     const { choices: [choice] } = await chat({ ...ask, seed, response_format: format });
@@ -266,8 +268,23 @@ test('structured output: schemas, choices, expressions', async () => {
   assert.match(picked.choices[0].message.content, /^(yes|no)$/);
   const matched = await client.completions.create({ model: 'x', prompt: 'a', max_tokens: 50, guided_regex: '[0-9]{3}-[a-f]{2}' });
   assert.match(matched.choices[0].text, /^[0-9]{3}-[a-f]{2}$/);
-  const response = await client.responses.create({ model: "x", input: "Who?", seed: 3, text: { format: { type: 'json_schema', name: 'p', schema } } });
+  const response = await client.responses.create({ model: "x", input: "Who?", seed: 3, chat_template_kwargs, text: { format: { type: 'json_schema', name: 'p', schema } } });
   JSON.parse(response.output_text);
+  const outputs = { regex: '[0-9]{3}', choice: ['yes', 'no'], grammar: 'root ::= "a" | "b"', json: { type: 'integer', minimum: 10, maximum: 99 },
+    structural_tag: { type: 'structural_tag', format: { type: 'const_string', value: 'fixed' } } };
+  for (const [kind, value] of Object.entries(outputs)) {
+    const { choices: [{ message: { content } }] } = await chat({ ...ask, structured_outputs: { [kind]: value } });
+    assert.match(content, { regex: /^\d{3}$/, choice: /^(yes|no)$/, grammar: /^[ab]$/, json: /^[1-9]\d(\.0+)?$/, structural_tag: /^fixed$/ }[kind], kind);
+  }
+  assert.match((await chat({ ...ask, grammar: 'root ::= [x-z]{2}' })).choices[0].message.content, /^[x-z]{2}$/);
+  const loose = { ...ask, response_format: { type: 'json_schema', json_schema: { name: 'l', schema: { type: 'array', items: { type: 'boolean' }, maxItems: 2, uniqueItems: true } } } };
+  const answer = await chat(loose).asResponse();
+  assert.match(answer.headers.get('warning'), /^199 loam ".*uniqueItems"$/);
+  const strict = structuredClone(loose);
+  strict.response_format.json_schema.strict = true;
+  await assert.rejects(chat(strict), ({ status, param, message }) => status === 400 && param === 'response_format' && /'uniqueItems' at #/.test(message));
+  await assert.rejects(chat({ guided_regex: '.', grammar: 'root ::= "a"' }), { status: 400, param: 'grammar' });
+  await assert.rejects(chat({ structured_outputs: {} }), { status: 400, param: 'structured_outputs' });
   await assert.rejects(chat({ guided_regex: '(' }), { status: 400, param: 'guided_regex' });
   await assert.rejects(chat({ response_format: { type: 'xml' } }), { status: 400, param: 'response_format' });
 });

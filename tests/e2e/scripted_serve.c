@@ -1,5 +1,6 @@
 // A server whose model says what its prompt tells it to: the text between the last "<<<" and ">>>". The engine's
-// interface is played by this file, so that tool calls and reasoning can be driven end to end.
+// interface is played by this file, so that tool calls and reasoning can be driven end to end. Where the request has
+// a grammar, a script that it refuses, or that ends before it may, is an error that says so.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ struct gen_ticket {
     gen_event_fn *on_event;
     void *user;
     char *text;
+    struct err refused; // by the grammar
     uint32_t n_prompt, max_tokens;
 };
 
@@ -57,10 +59,37 @@ static void *say(void *user) {
             finish = FINISH_LENGTH;
     }
     struct gen_event event = {.kind = GEN_DONE, .finish = finish, .usage = &usage};
+    if (t->refused.code) {
+        event.finish = FINISH_ERROR;
+        event.err = &t->refused;
+    }
     t->on_event(&event, t->user);
     atomic_fetch_sub(&t->engine->n_live, 1);
     gen_ticket_release(t);
     return NULL;
+}
+
+// Does the grammar take the script as the whole answer?
+static void try_grammar(struct gen_ticket *t, struct grammar *grammar) {
+    struct token_list ids = {0};
+    struct err err = {0};
+    struct grammar_state *state = grammar_state_create(grammar, &err);
+    if (!state || !tokenizer_encode(t->engine->tokenizer, str_from(t->text), TOKENIZER_NO_SPECIAL_SPELLINGS,
+                                    &ids, &err))
+        abort();
+    for (size_t i = 0; i < ids.n && !t->refused.code; i++)
+        if (!grammar_state_advance(state, ids.ids[i])) {
+            struct strbuf rest = {0};
+            tokenizer_decode(t->engine->tokenizer, ids.ids + i, (uint32_t)(ids.n - i), false, &rest, &err);
+            err_set(&t->refused, ERR_INVALID, "the grammar refuses: %s", rest.data);
+            strbuf_deinit(&rest);
+        }
+    if (!t->refused.code && !grammar_state_eos_allowed(state))
+        err_set(&t->refused, ERR_INVALID, "the grammar wants more");
+    if (t->refused.code)
+        t->text[0] = 0;
+    grammar_state_destroy(state);
+    token_list_deinit(&ids);
 }
 
 struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request *r, struct err *err) {
@@ -78,6 +107,8 @@ struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request
     *t = (struct gen_ticket){.engine = engine, .on_event = r->on_event, .user = r->user,
                              .n_prompt = r->n_prompt, .max_tokens = r->max_tokens,
                              .text = end ? str_dup((struct str){from, (size_t)(end - from)}) : strdup("nothing")};
+    if (r->grammar)
+        try_grammar(t, r->grammar);
     atomic_init(&t->references, 2);
     atomic_fetch_add(&engine->n_live, 1);
     strbuf_deinit(&prompt);

@@ -64,6 +64,66 @@ test('chat: tool_choice none, and markup without tools, is text', async () => {
   assert.equal(without.choices[0].message.content, text);
 });
 
+// The scripted model is refused where its script breaks the grammar that the request asks for.
+const two_tools = [...tools, { type: 'function', function: { name: 'clock', parameters: { type: 'object',
+  properties: { zone: { enum: ['utc', 'local'] } }, required: ['zone'], additionalProperties: false } } }];
+const create = (text, rest) => openai.chat.completions.create({ model: 'x', tools: two_tools,
+  messages: [{ role: 'user', content: say(text) }], ...rest });
+const names = ({ choices: [{ message }] }) => message.tool_calls.map((c) => c.function.name);
+const refused = (text, rest) => assert.rejects(create(text, rest), /the grammar/, text);
+
+test('chat: tool_choice required, named and allowed_tools force the family\'s call', async () => {
+  const weather = call('weather', { city: 'Bern' }).replaceAll(':"', ': "').replaceAll(',"', ', "').replace('ts":', 'ts": ');
+  const clock = '<tool_call>\n{"name": "clock", "arguments": {"zone": "utc"}}\n</tool_call>';
+  const required = { tool_choice: 'required' };
+  assert.deepEqual(names(await create(weather, required)), ['weather']);
+  assert.deepEqual(names(await create(`${weather}\n${clock}`, required)), ['weather', 'clock']);
+  await refused('It rains.', required);
+  await refused(`Well. ${weather}`, required);
+  await refused(weather.replace('weather', 'whether'), required);
+  await refused(weather.replace('"Bern"', '7'), required);
+  await refused(clock.replace('utc', 'mars'), required);
+  await refused(`${weather}\n${clock}`, { ...required, parallel_tool_calls: false });
+  const named = { tool_choice: { type: 'function', function: { name: 'clock' } } };
+  assert.deepEqual(names(await create(clock, named)), ['clock']);
+  await refused(weather, named);
+  const allowed = (mode) => ({ tool_choice: { type: 'allowed_tools', allowed_tools: { mode, tools: [{ type: 'function', function: { name: 'clock' } }] } } });
+  assert.deepEqual(names(await create(clock, allowed('required'))), ['clock']);
+  await refused(weather, allowed('required'));
+  await refused(weather, allowed('auto'));
+  assert.equal((await create('It rains.', allowed('auto'))).choices[0].message.content, 'It rains.');
+  await assert.rejects(create('', { tool_choice: 'required', tools: [] }), { status: 400, param: 'tool_choice' });
+  await assert.rejects(create('', { tool_choice: { type: 'function', function: { name: 'no' } } }), { status: 400, param: 'tool_choice' });
+  await assert.rejects(create('', { ...required, response_format: { type: 'json_object' } }), { status: 400, param: 'tool_choice' });
+  await assert.rejects(create('', { ...required, tools: [{ type: 'function', function: { name: 'f', parameters: { type: 'object', properties: { a: { type: 'no' } } } } }] }),
+    ({ status, message }) => status === 400 && message.includes('tools[0].function.parameters') && message.includes('#/properties/a'));
+});
+
+test('chat: parallel_tool_calls false and strict tools constrain calls, not text', async () => {
+  const bad = '<tool_call>\n{"name": "clock", "arguments": {"zone": "mars"}}\n</tool_call>';
+  const good = bad.replace('mars', 'utc');
+  assert.deepEqual(names(await create(`Hm.\n${bad}\n${bad}`, {})), ['clock', 'clock']);
+  assert.deepEqual(names(await create(`Hm.\n${bad}`, { parallel_tool_calls: false })), ['clock']);
+  await refused(`${bad}\n${bad}`, { parallel_tool_calls: false });
+  const strict = two_tools.map(({ type, function: f }) => ({ type, function: { ...f, strict: true } }));
+  await refused(`Hm.\n${bad}`, { tools: strict });
+  const { choices: [choice] } = await create(`Hm: <tool.\n${good}`, { tools: strict });
+  assert.equal(choice.message.content, 'Hm: <tool.');
+  assert.equal(choice.message.tool_calls[0].function.arguments, '{"zone":"utc"}');
+  const unique = { type: 'object', properties: { a: { type: 'array', contentEncoding: 'x', uniqueItems: true } } };
+  await assert.rejects(create('', { tools: [{ type: 'function', function: { name: 'f', strict: true, parameters: unique } }] }),
+    ({ status, message }) => status === 400 && message.includes('"f"') && message.includes('uniqueItems') && message.includes('#/properties/a'));
+});
+
+test('chat: a grammar begins behind the reasoning, and marks inside its strings are text', async () => {
+  const response_format = { type: 'json_schema', json_schema: { name: 'p', schema: { type: 'object', properties: { a: { type: 'string' } }, required: ['a'] } } };
+  const { choices: [{ message }] } = await create('{"a": "<think>x</think> <tool_call>\\n{}"}', { response_format });
+  assert.equal(JSON.parse(message.content).a, '<think>x</think> <tool_call>\n{}');
+  assert.equal(message.tool_calls, undefined);
+  assert.deepEqual(names(await create('<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>', { response_format })), ['weather']);
+  await refused('It rains.', { response_format });
+});
+
 const anthropic_ask = { model: 'x', max_tokens: 4000, tools: [{ name: 'weather', input_schema: parameters }],
   messages: [{ role: 'user', content: script }] };
 

@@ -58,7 +58,8 @@ static struct got parse(const struct output_format *format, const json_t *tools,
                         size_t cut) {
     struct got g = {0};
     struct err err = {0};
-    struct output_parser_options options = {format, tools, open, on_piece, &g};
+    struct output_parser_options options = {
+        .format = format, .tools = tools, .reasoning_open = open, .fn = on_piece, .user = &g};
     struct output_parser *p = output_parser_create(&options, &err);
     assert_non_null(p);
     if (cut == SIZE_MAX) {
@@ -205,11 +206,11 @@ static void families_are_found_by_their_templates(void **state) {
     }
     static const char *const WANT[][2] = {
         {"gpt-oss", "gpt-oss"},         {"gemma4-tools", "gemma4"},     {"functiongemma", "functiongemma"},
-        {"deepseek-v3.2", "deepseek-dsml"}, {"deepseek-v3.1", "deepseek"}, {"deepseek-r1", "deepseek"},
+        {"deepseek-v3.2", "deepseek-dsml"}, {"deepseek-v3.1", "deepseek-v3.1"}, {"deepseek-r1", "deepseek"},
         {"kimi-k2", "kimi"},            {"minimax-m2", "minimax"},      {"seed-oss", "seed-oss"},
-        {"glm4.5", "glm"},              {"glm4.6", "glm"},              {"minicpm5", "minicpm"},
+        {"glm4.5", "glm"},              {"glm4.6", "glm"},              {"glm5.1", "glm-4.7"},              {"minicpm5", "minicpm"},
         {"qwen3-coder", "qwen-xml"},    {"qwen3.5", "qwen-xml"},        {"qwen3", "hermes"},
-        {"qwen2.5-instruct", "hermes"}, {"mistral-nemo", "mistral"},    {"mistral-small-3.2", "mistral"},
+        {"qwen2.5-instruct", "hermes"}, {"mistral-nemo", "mistral-list"},    {"mistral-small-3.2", "mistral"},
         {"lfm2", "lfm2"},             {"llama3.1-instruct", "llama3"}, {"llama4-pythonic", "llama4"},
         {"functionary-v3.1", "functionary"}, {"nemotron-nano-v2", "nemotron"}, {"chatml", "generic"},
         {"command-r7b-tools", "cohere"}, {"hermes3-tools", "hermes"},  {"gemma3", "generic"},
