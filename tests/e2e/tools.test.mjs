@@ -165,6 +165,31 @@ test('responses: reasoning, message and function_call items, whole and streamed'
   assert.equal(next.output_text, 'Wet.');
 });
 
+test('messages and responses: forced calls', async () => {
+  const text = (city) => `<tool_call>\n{"name": "weather", "arguments": {"city": ${city}}}\n</tool_call>`;
+  const message = (script, rest) => anthropic.messages.create({ model: 'x', max_tokens: 4000, tools: [{ name: 'weather', input_schema: parameters }],
+    messages: [{ role: 'user', content: say(script) }], ...rest });
+  for (const tool_choice of [{ type: 'any' }, { type: 'tool', name: 'weather' }]) {
+    const forced = await message(text('"Bern"'), { tool_choice });
+    assert.deepEqual([forced.stop_reason, forced.content[0].input], ['tool_use', { city: 'Bern' }]);
+    await assert.rejects(message('It rains.', { tool_choice }), /the grammar refuses/);
+    await assert.rejects(message(text('7'), { tool_choice }), /the grammar refuses/);
+  }
+  const twice = `${text('"Bern"')}\n${text('"Chur"')}`;
+  assert.equal((await message(twice, { tool_choice: { type: 'any' } })).content.length, 2);
+  await assert.rejects(message(twice, { tool_choice: { type: 'any', disable_parallel_tool_use: true } }), /the grammar refuses/);
+  await assert.rejects(message(text('7'), { tools: [{ name: 'weather', input_schema: parameters, strict: true }] }), /the grammar refuses/);
+  assert.equal((await message('Dry.', { tool_choice: { type: 'none' } })).content[0].text, 'Dry.');
+  const respond = (script, rest) => openai.responses.create({ model: 'x', input: say(script), tools: [{ type: 'function', name: 'weather', parameters }], ...rest });
+  for (const tool_choice of ['required', { type: 'function', name: 'weather' },
+    { type: 'allowed_tools', mode: 'required', tools: [{ type: 'function', name: 'weather' }] }]) {
+    const forced = await respond(text('"Bern"'), { tool_choice });
+    assert.deepEqual(forced.output.map((item) => [item.type, item.arguments]), [['function_call', '{"city":"Bern"}']]);
+    await assert.rejects(respond('It rains.', { tool_choice }), /the grammar refuses/);
+  }
+  await assert.rejects(respond(twice, { tool_choice: 'required', parallel_tool_calls: false }), /the grammar refuses/);
+});
+
 test('a cut answer says so', async () => {
   const cut = await openai.chat.completions.create({ model: 'x', max_tokens: 3, messages: [{ role: 'user', content: say('a long answer') }] });
   assert.equal(cut.choices[0].finish_reason, 'length');
