@@ -53,6 +53,8 @@ loam_model *loam_open(const struct loam_options *o, struct loam_error *error) {
         .model = {.kv = KV_BF16}};
     struct engine_options engine = {.n_rows = o->n_parallel, .ctx_len = o->ctx_len,
                                     .memory_budget_bytes = o->memory_budget};
+    if (!o->no_prompt_cache)
+        engine.prompt_cache_bytes = o->prompt_cache ? o->prompt_cache : (uint64_t)ENGINE_PROMPT_CACHE_GIB << 30;
     if (!model)
         err_set(&err, ERR_NOMEM, "out of memory for a model");
     else if ((!o->kv_dtype || kv_kind_parse(o->kv_dtype, &options.model.kv, &err)) &&
@@ -81,6 +83,14 @@ uint32_t loam_context_length(const loam_model *model) {
 }
 uint32_t loam_vocabulary_size(const loam_model *model) {
     return model_config_of(model->bundle.model)->n_vocab;
+}
+void loam_cache_statistics(loam_model *model, struct loam_cache_stats *out) {
+    struct engine_stats s;
+    engine_stats(model->engine, &s);
+    *out = (struct loam_cache_stats){.n_hits = s.n_cache_hits, .n_misses = s.n_cache_misses,
+                                     .n_cached_tokens = s.n_cached_tokens, .n_evicted = s.cache.n_evicted,
+                                     .n_bytes = s.cache.bytes, .n_bytes_max = s.cache.bytes_max,
+                                     .n_entries = s.cache.n_nodes};
 }
 void loam_free(void *p) {
     free(p);
@@ -310,7 +320,7 @@ bool loam_wait(loam_generation *g, struct loam_result *result, struct loam_error
                       : g->finish == FINISH_CANCELLED ? LOAM_FINISH_CANCELLED
                                                       : LOAM_FINISH_STOP,
             .n_prompt = g->usage.n_prompt, .n_generated = g->usage.n_generated,
-            .prefill_ms = g->usage.prefill_ms, .decode_ms = g->usage.decode_ms};
+            .n_cached = g->usage.n_cached, .prefill_ms = g->usage.prefill_ms, .decode_ms = g->usage.decode_ms};
     generation_free(g);
     return ok;
 }

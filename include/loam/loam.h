@@ -60,6 +60,8 @@ struct loam_options {
     uint32_t n_parallel;     // requests that run together; 0 = 8
     uint32_t ctx_len;        // tokens of the longest prompt and answer together; 0 = the model's, or what fits
     uint64_t memory_budget;  // bytes for everything; 0 = what the machine has
+    uint64_t prompt_cache;   // bytes of past requests' KV kept for prompts that begin alike; 0 = 8 GiB
+    bool no_prompt_cache;    // keep none
 };
 #define LOAM_OPTIONS_DEFAULT {0}
 
@@ -72,6 +74,14 @@ LOAM_API void loam_close(loam_model *model);
 LOAM_API const char *loam_model_name(const loam_model *model);
 LOAM_API uint32_t loam_context_length(const loam_model *model);
 LOAM_API uint32_t loam_vocabulary_size(const loam_model *model);
+
+// The prompt cache's counts. A hit is a request some of whose prompt came from the cache.
+struct loam_cache_stats {
+    uint64_t n_hits, n_misses, n_cached_tokens, n_evicted; // since loam_open()
+    uint64_t n_bytes, n_bytes_max;                         // now
+    uint32_t n_entries;                                    // pages of tokens
+};
+LOAM_API void loam_cache_statistics(loam_model *model, struct loam_cache_stats *out); // any thread
 
 // ---- Tokens -----------------------------------------------------------------------------------
 // The ids of UTF-8 text (n bytes), with the model's BOS and the like if `special`. *ids is freed with
@@ -135,6 +145,7 @@ struct loam_result {
     enum loam_finish finish;
     uint32_t n_prompt, n_generated; // tokens
     double prefill_ms, decode_ms;
+    uint32_t n_cached; // tokens of the prompt that came from the prompt cache
 };
 
 // Answer one request and wait for it. False with *error set: LOAM_INVALID (the prompt does not fit the

@@ -17,7 +17,7 @@
 struct serve_args {
     const char *host, *unix_path, *log_format, *api_key, *cors, *tls_cert, *tls_key;
     int64_t port, n_connections_max, n_rows, ctx_len, max_tokens, step_tokens, drain_s;
-    double memory_budget_gb, kv_budget_gb;
+    double memory_budget_gb, kv_budget_gb, prompt_cache_gib;
     struct sampler_given sampling;
     bool verbose, get, get_given;
 };
@@ -87,7 +87,8 @@ static struct engine_options engine_options_of(const struct serve_args *args) {
         .n_rows = (uint32_t)args->n_rows, .ctx_len = (uint32_t)args->ctx_len,
         .step_tokens = (uint32_t)args->step_tokens,
         .memory_budget_bytes = (uint64_t)(args->memory_budget_gb * 1e9),
-        .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9)};
+        .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9),
+        .prompt_cache_bytes = (uint64_t)(args->prompt_cache_gib * 0x1p30)};
 }
 
 static void fetch_starter(struct serving *s) {
@@ -264,7 +265,8 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
 int cmd_serve(int argc, char **argv) {
     struct model_args model = model_args_default();
     struct serve_args args = {.host = "127.0.0.1", .port = 8080, .n_connections_max = SERVER_CONNECTIONS_MAX,
-                              .log_format = "text", .drain_s = 30};
+                              .log_format = "text", .drain_s = 30,
+                              .prompt_cache_gib = ENGINE_PROMPT_CACHE_GIB};
     const struct cli_option own[] = {
         {.name = "--host", .kind = CLI_TEXT, .out = &args.host, .value = "H",
          .help = "address to listen on (127.0.0.1: this machine only)", .env = "LOAM_HOST"},
@@ -293,6 +295,8 @@ int cmd_serve(int argc, char **argv) {
          .min = 0, .max = 1e6, .help = "weights, cache and scratch must fit into this much (0 = advise only)"},
         {.name = "--kv-budget", .kind = CLI_REAL, .out = &args.kv_budget_gb, .value = "GB", .min = 0,
          .max = 1e6, .help = "the KV cache must fit into this much"},
+        {.name = "--prompt-cache", .kind = CLI_REAL, .out = &args.prompt_cache_gib, .value = "GiB", .min = 0,
+         .max = 1e6, .help = "keep so much of past requests' KV for prompts that begin alike (8; 0 = off)"},
         {.name = "--max-tokens", .kind = CLI_INT, .out = &args.max_tokens, .value = "N", .min = 1,
          .max = 1e9, .help = "for requests that do not say (the model's, else until it ends)"},
         {.name = "--drain", .kind = CLI_INT, .out = &args.drain_s, .value = "S", .min = 1, .max = 86400,

@@ -28,6 +28,9 @@ struct gen_ticket {
     token_id *tokens; // prompt, then what was generated; [capacity]
     uint32_t n_prompt, n_tokens, n_tokens_max;
     uint32_t n_in_cache; // tokens whose KV is in the pages
+    uint32_t n_found;    // of these, those that the prompt cache held at the last admission
+    uint32_t n_in_step;  // of these, those that the running step computes
+    uint64_t space;      // what of the prompt cache is fit for it
     struct str *stops;   // [n_stops]
     uint32_t n_stops;
     token_id *shown; // [n_shown] special tokens that appear in the text; n_shown 0: all or none
@@ -67,6 +70,7 @@ struct engine {
 
     // The engine thread's own.
     struct kv_cache *kv;
+    struct prefix_cache *prefix; // NULL = off
     struct step_builder step;
     struct gen_ticket **running; // [n_rows], in order of admission
     struct gen_ticket **waiting; // [n_waiting_max + n_rows], first in first out
@@ -177,6 +181,7 @@ static struct gen_ticket *ticket_create(struct engine *engine, const struct gen_
     t->state_slot = UINT32_MAX;
     uint32_t variant_from = model_rope_variant_from(engine->model);
     t->rope_variant = variant_from && t->n_tokens_max > variant_from;
+    t->space = t->rope_variant;
     t->tokens = malloc(t->n_tokens_max * sizeof *t->tokens);
     t->stops = arena_array(&t->arena, struct str, r->n_stops);
     if (!t->tokens || !t->stops)
@@ -242,6 +247,13 @@ struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request
 }
 
 // ---- The end of a request -----------------------------------------------------------------------
+// Keep what a sequence has computed for later ones. Not after a failed step, nor for what only embeds: texts to
+// embed seldom begin alike.
+static void keep(struct engine *engine, struct gen_ticket *t) {
+    if (engine->prefix && t->seq_ready && t->n_in_cache && t->want != GEN_WANT_HIDDEN)
+        prefix_cache_insert(engine->prefix, t->space, t->tokens, t->n_in_cache, &t->seq, t->state_slot);
+}
+
 static void give_back(struct engine *engine, struct gen_ticket *t) {
     if (t->seq_ready)
         kv_seq_deinit(engine->kv, &t->seq);
@@ -258,6 +270,8 @@ static void finish(struct engine *engine, struct gen_ticket *t, struct gen_event
     uint64_t now = clock_ns();
     if (t->first_token_ns)
         t->usage.decode_ms = (double)(now - t->first_token_ns) / 1e6;
+    if (reason != FINISH_ERROR)
+        keep(engine, t);
     give_back(engine, t);
     pthread_mutex_lock(&engine->stats_lock);
     engine->stats.n_cancelled += reason == FINISH_CANCELLED;
@@ -307,45 +321,78 @@ static void drop_cancelled(struct engine *engine, struct gen_ticket **list, uint
     }
 }
 
-// Pages for the whole prompt and one more token must be free: then the prompt never waits halfway.
-static bool has_room(const struct engine *engine, const struct gen_ticket *t) {
+// Make n pages of a group free, of those that only the prompt cache holds if need be.
+static bool make_free(struct engine *engine, uint32_t group, uint32_t n) {
+    return kv_cache_n_free(engine->kv, group) >= n ||
+           (engine->prefix && prefix_cache_give_way(engine->prefix, group, n));
+}
+
+// Pages for the rest of the prompt and one more token must be free: then the prompt never waits halfway.
+static bool has_room(struct engine *engine, const struct gen_ticket *t, uint32_t n_found) {
     uint32_t need[KV_GROUPS_MAX];
-    struct kv_seq empty = {0};
-    kv_seq_need(engine->kv, &empty, 0, t->n_tokens + 1, need);
+    kv_seq_need(engine->kv, &t->seq, n_found, t->n_tokens + 1, need);
     for (uint32_t g = 0; g < kv_cache_n_groups(engine->kv); g++) {
         uint32_t window = kv_cache_window(engine->kv, g);
         if (window) // pages behind the window go back while the prompt is read
-            need[g] = min_u32(need[g], (window + engine->plan.limits.n_tokens) / KV_PAGE_TOKENS + 2);
-        if (need[g] > kv_cache_n_free(engine->kv, g))
+            need[g] = min_u32(t->n_tokens / KV_PAGE_TOKENS + 1,
+                              (window + engine->plan.limits.n_tokens) / KV_PAGE_TOKENS + 2);
+        if (!make_free(engine, g, need[g]))
             return false;
     }
     return true;
 }
 
-static void admit(struct engine *engine) {
+// Pages, state and a place for the first of those who wait, and what of its prompt is known already. False: there
+// is no room yet. True with *err set: there never will be.
+static bool take_room(struct engine *engine, struct gen_ticket *t, struct err *err) {
     struct backend *be = model_backend(engine->model);
     struct state_pool *states = model_state_pool(engine->model);
+    struct prefix_hit hit = {0};
+    if (!kv_seq_init(engine->kv, &t->seq, err))
+        return true;
+    if (engine->prefix)
+        hit = prefix_cache_find(engine->prefix, t->space, t->tokens, t->n_tokens - 1, &t->seq);
+    if (!has_room(engine, t, hit.n_tokens) && engine->n_running > 0) {
+        kv_seq_deinit(engine->kv, &t->seq);
+        return false; // a running request will give pages back
+    }
+    t->seq_ready = true;
+    if (states)
+        t->state_slot = engine->free_slots[--engine->n_free_slots];
+    if (hit.n_tokens && !prefix_cache_restore(engine->prefix, &hit, &t->seq, t->state_slot)) {
+        kv_seq_clear(engine->kv, &t->seq);
+        hit.n_tokens = 0;
+    }
+    if (states && hit.n_tokens == 0)
+        be->ops->state_clear(be, states, t->state_slot);
+    t->n_in_cache = t->n_found = hit.n_tokens;
+    return true;
+}
+
+static void admit(struct engine *engine) {
     while (engine->n_waiting && engine->n_running < engine->plan.limits.n_rows) {
         struct gen_ticket *t = engine->waiting[0];
-        if (!has_room(engine, t) && engine->n_running > 0)
-            return; // a running request will give pages back
         struct err err = {0};
+        if (!take_room(engine, t, &err))
+            return;
         remove_at(engine->waiting, &engine->n_waiting, 0);
-        if (!kv_seq_init(engine->kv, &t->seq, &err)) {
+        if (err.code) {
             finish_plain(engine, t, FINISH_ERROR, &err);
             continue;
-        }
-        t->seq_ready = true;
-        if (states) {
-            t->state_slot = engine->free_slots[--engine->n_free_slots];
-            be->ops->state_clear(be, states, t->state_slot);
         }
         if (!t->started_ns) {
             t->started_ns = clock_ns();
             t->usage.queue_ms = (double)(t->started_ns - t->submitted_ns) / 1e6;
+            t->usage.n_cached = t->n_found;
+            pthread_mutex_lock(&engine->stats_lock);
+            engine->stats.n_cache_hits += t->n_found > 0;
+            engine->stats.n_cache_misses += engine->prefix && t->n_found == 0;
+            engine->stats.n_cached_tokens += t->n_found;
+            pthread_mutex_unlock(&engine->stats_lock);
         }
         engine->running[engine->n_running++] = t;
-        log_debug("engine: admitted prompt_tokens=%u running=%u", t->n_prompt, engine->n_running);
+        log_debug("engine: admitted prompt_tokens=%u cached_tokens=%u running=%u", t->n_prompt, t->n_found,
+                  engine->n_running);
     }
 }
 
@@ -353,6 +400,7 @@ static void admit(struct engine *engine) {
 // to the same bits.
 static void preempt_last(struct engine *engine) {
     struct gen_ticket *t = engine->running[--engine->n_running];
+    keep(engine, t); // and the oldest of what is kept gives way
     give_back(engine, t);
     memmove(engine->waiting + 1, engine->waiting, engine->n_waiting * sizeof *engine->waiting);
     engine->waiting[0] = t;
@@ -364,12 +412,24 @@ static void preempt_last(struct engine *engine) {
 }
 
 // ---- One step -----------------------------------------------------------------------------------
+// Pages for t's next n tokens, of the prompt cache's if need be.
+static bool reserve(struct engine *engine, struct gen_ticket *t, uint32_t n) {
+    uint32_t need[KV_GROUPS_MAX];
+    if (kv_seq_reserve(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n))
+        return true;
+    kv_seq_need(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n, need);
+    for (uint32_t g = 0; g < kv_cache_n_groups(engine->kv); g++)
+        if (!make_free(engine, g, need[g]))
+            return false;
+    return kv_seq_reserve(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n);
+}
+
 // Pages for row i's next n tokens, taken from later rows if need be: the latest admitted gives way first,
 // but never one that is already part of this step. False: the row sits this step out, or is gone from
 // the list (waiting again, or ended because the pool cannot hold it even alone).
 static bool reserve_row(struct engine *engine, uint32_t i, uint32_t n) {
     struct gen_ticket *t = engine->running[i];
-    while (!kv_seq_reserve(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n)) {
+    while (!reserve(engine, t, n)) {
         bool alone = engine->step.step.n_rows == 0 && engine->n_running == 1;
         struct gen_ticket *last = engine->running[engine->n_running - 1];
         if (last->in_step)
@@ -401,6 +461,7 @@ static bool add_row(struct engine *engine, uint32_t i, uint32_t n) {
                                   last ? STEP_LOGITS_LAST : STEP_LOGITS_NONE);
     assert(t->in_step); // the builder is sized for every row and the whole budget
     t->n_in_cache += n;
+    t->n_in_step = n;
     return true;
 }
 
@@ -421,6 +482,9 @@ static void build_step(struct engine *engine) {
     for (uint32_t i = 0; i < engine->n_running && budget; i++) {
         struct gen_ticket *t = engine->running[i];
         uint32_t n = min_u32(t->n_tokens - t->n_in_cache, budget);
+        if (engine->prefix && n)
+            n = min_u32(n, prefix_cache_chunk_end(engine->prefix, t->n_in_cache, t->n_found, t->n_prompt) -
+                               t->n_in_cache);
         if (!t->in_step && n && add_row(engine, i, n))
             budget -= n;
     }
@@ -505,6 +569,9 @@ static uint32_t sample_rows(struct engine *engine, const float *logits) {
     uint32_t n_sampled = 0;
     for (uint32_t i = 0; i < engine->n_running;) {
         struct gen_ticket *t = engine->running[i];
+        if (engine->prefix && t->in_step && t->want != GEN_WANT_HIDDEN)
+            prefix_cache_keep(engine->prefix, t->space, t->tokens, t->n_in_cache - t->n_in_step, t->n_in_cache,
+                              t->n_found, t->n_prompt, &t->seq, t->state_slot);
         kv_seq_slide(engine->kv, &t->seq, t->n_in_cache);
         if (t->logits_idx == UINT32_MAX) {
             i++;
@@ -544,6 +611,8 @@ static void publish_stats(struct engine *engine) {
     struct engine_stats *stats = &engine->stats;
     stats->n_running = engine->n_running;
     stats->n_waiting = engine->n_waiting;
+    if (engine->prefix)
+        prefix_cache_stats(engine->prefix, &stats->cache);
     stats->n_groups = kv_cache_n_groups(engine->kv);
     for (uint32_t g = 0; g < stats->n_groups; g++) {
         stats->n_pages[g] = kv_cache_n_pages(engine->kv, g);
@@ -657,7 +726,18 @@ static bool allocate(struct engine *engine, struct err *err) {
         return err_set(err, ERR_NOMEM, "out of memory for the engine");
     for (uint32_t i = 0; i < limits->n_state_slots; i++)
         engine->free_slots[engine->n_free_slots++] = limits->n_state_slots - 1 - i;
-    return model_prepare(engine->model, limits, err);
+    if (!model_prepare(engine->model, limits, err))
+        return false;
+    if (engine->options.prompt_cache_bytes == 0)
+        return true;
+    struct prefix_cache_options cache = {
+        .device = {.kv = engine->kv, .be = model_backend(engine->model), .pool = model_kv_pool(engine->model),
+                   .states = model_state_pool(engine->model)},
+        .bytes_max = engine->options.prompt_cache_bytes, .snapshot_bytes_max = engine->plan.snapshot_bytes_max};
+    model_memory(engine->model, &memory); // exact, now that there are pools
+    memcpy(cache.device.page_bytes, memory.group_page_bytes, sizeof cache.device.page_bytes);
+    engine->prefix = prefix_cache_create(&cache, err);
+    return engine->prefix != NULL;
 }
 
 struct engine *engine_create(struct model *model, const struct tokenizer *tokenizer,
@@ -702,6 +782,7 @@ void engine_destroy(struct engine *engine) {
         queue_close(engine->inbox);
         pthread_join(engine->thread, NULL);
     }
+    prefix_cache_destroy(engine->prefix);
     kv_cache_destroy(engine->kv);
     queue_destroy(engine->inbox);
     step_builder_deinit(&engine->step);

@@ -6,6 +6,7 @@
 // not depend on what runs beside it (DESIGN rule 2).
 #ifndef LOAM_ENGINE_ENGINE_H
 #define LOAM_ENGINE_ENGINE_H
+#include "cache/prefix_cache.h"
 #include "engine/plan.h"
 #include "grammar/grammar.h"
 #include "sample/sampler.h"
@@ -100,6 +101,9 @@ struct engine_stats {
     uint32_t n_running, n_waiting;
     uint64_t n_requests, n_steps, n_prompt_tokens, n_generated_tokens, n_cancelled, n_preempted;
     uint32_t n_groups, n_pages[KV_GROUPS_MAX], n_pages_free[KV_GROUPS_MAX];
+    // The prompt cache. A hit is a request some of whose prompt it held; bytes are in the pool, snapshots beside it.
+    uint64_t n_cache_hits, n_cache_misses, n_cached_tokens;
+    struct prefix_cache_stats cache;
 };
 // A consistent copy, any thread.
 void engine_stats(struct engine *engine, struct engine_stats *out);

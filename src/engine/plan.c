@@ -29,6 +29,25 @@ static void set_pages(const struct model_memory *memory, struct model_limits *li
     }
 }
 
+// Host memory for the prompt cache's snapshots, of models that need any: what was asked for, but at most what the
+// rest of the plan leaves, and without a limit half of that.
+static uint64_t snapshot_bytes_max(const struct model_memory *memory, const struct engine_options *options,
+                                   bool is_host, bool enforced, uint64_t left) {
+    bool needed = memory->state_slot_bytes > 0;
+    for (uint32_t g = 0; g < memory->n_groups; g++)
+        needed |= memory->group_window[g] > 0;
+    if (!needed)
+        return 0;
+    if (!is_host) {
+        struct host_memory host;
+        host_memory_read(&host);
+        left = host.available_bytes;
+        enforced = false;
+    }
+    left = enforced ? left : left / 2;
+    return options->prompt_cache_bytes < left ? options->prompt_cache_bytes : left;
+}
+
 bool engine_plan_make(const struct model *model, const struct engine_options *options,
                       struct engine_plan *plan, struct err *err) {
     struct model_memory memory;
@@ -81,6 +100,9 @@ bool engine_plan_make(const struct model *model, const struct engine_options *op
                 x64 = for_kv * 64 / one_row;
             set_pages(&memory, limits, x64 < 64 ? 64 : x64);
             plan->kv_bytes = kv_bytes(&memory, limits);
+            fixed += plan->kv_bytes;
+            plan->snapshot_bytes_max = snapshot_bytes_max(&memory, options, device.is_host, plan->enforced,
+                                                          left > fixed ? left - fixed : 0);
             return true;
         }
         if (options->ctx_len || limits->ctx_len / 2 < CTX_LEN_MIN)

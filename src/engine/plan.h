@@ -4,6 +4,8 @@
 #define LOAM_ENGINE_PLAN_H
 #include "model/model.h"
 
+enum { ENGINE_PROMPT_CACHE_GIB = 8 }; // of those who serve, unless told otherwise
+
 struct engine_options {
     uint32_t n_rows;        // sequences that run together; 0 = 8
     uint32_t n_waiting_max; // requests that may wait; 0 = 64
@@ -11,6 +13,7 @@ struct engine_options {
     uint32_t ctx_len;       // longest sequence; 0 = the model's, or what memory allows
     uint64_t memory_budget_bytes; // everything together must stay below; 0 = what the machine has free
     uint64_t kv_budget_bytes;     // the KV pool must stay below; 0 = as planned
+    uint64_t prompt_cache_bytes;  // KV and snapshots of past requests that are kept for later ones; 0 = none
 };
 
 struct engine_plan {
@@ -18,6 +21,7 @@ struct engine_plan {
     uint64_t weight_bytes, kv_bytes, state_bytes, workspace_bytes;
     uint64_t usable_bytes;       // what the plan had to fit into
     uint64_t kv_bytes_per_token; // of a sequence that is longer than every window
+    uint64_t snapshot_bytes_max; // of the prompt cache's snapshots, in host memory beside the pools
     bool enforced;               // a budget was given: exceeding it is refused, not only told
 };
 

@@ -34,6 +34,14 @@ void server_metrics(struct http_exchange *exchange, void *user) {
     }
     counter(&out, "gauge", "kv_cache_usage_ratio", "Part of the KV pages that is in use.",
             all > 0 ? used / all : 0);
+    counter(&out, "gauge", "prompt_cache_bytes", "KV and snapshots that the prompt cache holds.",
+            (double)s.cache.bytes);
+    counter(&out, "counter", "prompt_cache_hits_total", "Requests some of whose prompt came from the prompt cache.",
+            (double)s.n_cache_hits);
+    counter(&out, "counter", "prompt_cache_misses_total", "Requests none of whose prompt did.",
+            (double)s.n_cache_misses);
+    counter(&out, "counter", "prompt_cache_evictions_total", "Pages that made room for others.",
+            (double)s.cache.n_evicted);
     counter(&out, "gauge", "http_open_exchanges", "HTTP requests without their whole answer.",
             http_n_open(server->http));
     metrics_write(&server->metrics, &out);

@@ -1,0 +1,125 @@
+// The prompt cache: what comes from it equals, to the bit of every logprob, what is computed; and as much comes from
+// it as can. For models of each kind of attention and state and every KV kind.
+//   test_prompt_cache NAME...    these zoo models
+#include "lane.h"
+
+static const char *const DEFAULT_MODELS[] = {"llama",   "qwen3-shakespeare-mlx-4bit", "gemma3", "qwen3_5", "gpt_oss",
+                                             "deepseek_v3", "glm_moe_dsa", "gemma4-dense", NULL};
+
+static struct lane_options lane_options(enum kv_kind kv, bool cached, uint32_t n_threads) {
+    return (struct lane_options){
+        .math = MATH_FAST, .kv = kv, .n_threads = n_threads,
+        .engine = {.n_rows = 4, .step_tokens = 96, .ctx_len = 640, .prompt_cache_bytes = cached ? 1u << 30 : 0}};
+}
+
+static uint32_t random_state;
+static uint32_t next_random(void) { // LCG of Numerical Recipes
+    random_state = random_state * 1664525 + 1013904223;
+    return random_state >> 8;
+}
+
+// A conversation's turns: each is `common` tokens of the one before (its prompt and answer), then new ones.
+struct turn {
+    uint32_t common, n_prompt;
+    uint32_t n_cached; // by models that only need pages
+    bool any;          // others find something too
+};
+static const struct turn TURNS[] = {
+    {0, 300, 0, false},
+    {320, 400, 319, true},  // goes on where the answer ended (whose last token was never computed)
+    {400, 400, 399, true},  // the same again
+    {310, 350, 310, true},  // parts within the answer before
+    {100, 300, 100, false}, // parts within a page
+    {3, 90, 3, false},
+    {90, 91, 90, false},
+};
+enum { N_TURNS = sizeof TURNS / sizeof *TURNS, N_ANSWER = 20 };
+
+static void run_turns(const char *folder, const struct lane_options *options, struct lane_answer *answers,
+                      uint32_t n_vocab) {
+    struct lane lane;
+    struct err err = {0};
+    token_id ids[640];
+    check_ok(lane_open(&lane, folder, options, &err), &err);
+    random_state = 7;
+    for (int i = 0; i < N_TURNS; i++) {
+        const struct turn *turn = &TURNS[i];
+        uint32_t n = turn->common;
+        for (; n < turn->n_prompt; n++)
+            ids[n] = (token_id)(next_random() % n_vocab);
+        lane_ask(&lane, &answers[i], ids, turn->n_prompt, N_ANSWER, (uint64_t)i);
+        lane_wait(&answers[i]);
+        assert_int_equal(answers[i].n_tokens, N_ANSWER);
+        memcpy(ids + n, answers[i].tokens, N_ANSWER * sizeof *ids);
+    }
+    struct engine_stats stats;
+    lane_settle(&lane, &stats);
+    if (options->engine.prompt_cache_bytes) {
+        assert_true(stats.cache.n_nodes > 0 && stats.cache.bytes > 0);
+        assert_int_equal(stats.n_cache_hits + stats.n_cache_misses, N_TURNS);
+    }
+    lane_close(&lane);
+}
+
+static void check_model(const char *name, const char *folder) {
+    static const enum kv_kind KINDS[] = {KV_BF16, KV_F32, KV_F16, KV_Q8, KV_Q4};
+    static struct lane_answer plain[N_TURNS], cached[N_TURNS];
+    struct lane lane;
+    struct err err = {0};
+    struct lane_options options = lane_options(KV_BF16, false, 1);
+    check_ok(lane_open(&lane, folder, &options, &err), &err);
+    uint32_t n_vocab = model_config_of(lane.model)->n_vocab;
+    bool pages_only = !model_state_pool(lane.model);
+    struct model_memory memory;
+    model_memory(lane.model, &memory);
+    for (uint32_t g = 0; g < memory.n_groups; g++)
+        pages_only &= memory.group_window[g] == 0;
+    lane_close(&lane);
+    uint32_t n_from_cache = 0;
+    for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++) {
+        options = lane_options(KINDS[k], false, 2);
+        run_turns(folder, &options, plain, n_vocab);
+        options = lane_options(KINDS[k], true, 1 + (uint32_t)k % 3);
+        run_turns(folder, &options, cached, n_vocab);
+        for (int i = 0; i < N_TURNS; i++) {
+            char what[96];
+            snprintf(what, sizeof what, "%s, KV kind %d, turn %d (%u from the cache)", name, (int)KINDS[k], i,
+                     cached[i].usage.n_cached);
+            lane_check_same(&plain[i], &cached[i], what);
+            assert_int_equal(plain[i].usage.n_cached, 0);
+            n_from_cache += k ? 0 : cached[i].usage.n_cached;
+            if (pages_only && cached[i].usage.n_cached != TURNS[i].n_cached)
+                fail_msg("%s: %u expected", what, TURNS[i].n_cached);
+            if (TURNS[i].any && cached[i].usage.n_cached == 0)
+                fail_msg("%s", what);
+            assert_true(cached[i].usage.n_cached <= TURNS[i].n_cached);
+        }
+    }
+    printf("%s: the same bits, %u prompt tokens from the cache\n", name, n_from_cache);
+}
+
+static const char *const *models = DEFAULT_MODELS;
+
+static void cached_answers_equal_computed_ones(void **state) {
+    (void)state;
+    uint32_t n = 0;
+    for (const char *const *name = models; *name; name++) {
+        char folder[PATH_MAX];
+        if (!zoo_folder(*name, folder)) {
+            print_message("%s is not here: skipped\n", *name);
+            continue;
+        }
+        check_model(*name, folder);
+        n++;
+    }
+    assert_true(n > 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        models = (const char *const *)argv + 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cached_answers_equal_computed_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
