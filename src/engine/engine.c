@@ -419,8 +419,13 @@ static bool reserve(struct engine *engine, struct gen_ticket *t, uint32_t n) {
         return true;
     kv_seq_need(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n, need);
     for (uint32_t g = 0; g < kv_cache_n_groups(engine->kv); g++)
-        if (!make_free(engine, g, need[g]))
-            return false;
+        if (!make_free(engine, g, need[g])) {
+            // The last one running shares pages with the cache alone: without it, none has to be copied.
+            if (!engine->prefix || engine->n_running > 1)
+                return false;
+            prefix_cache_clear(engine->prefix);
+            break;
+        }
     return kv_seq_reserve(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n);
 }
 

@@ -42,7 +42,8 @@ test('a stream: the events in their order, and the same message', async () => {
   const start = events[0].message;
   assert.deepEqual(start.content, []);
   assert.equal(start.stop_reason, null);
-  assert.equal(start.usage.input_tokens, whole.usage.input_tokens);
+  const n_prompt = ({ usage }) => usage.input_tokens + usage.cache_read_input_tokens;
+  assert.equal(n_prompt(start), n_prompt(whole));
   const text = events.filter((event) => event.type === 'content_block_delta').map((event) => event.delta.text).join('');
   assert.equal(text, whole.content[0].text);
   const delta = events.at(-2);
@@ -50,6 +51,8 @@ test('a stream: the events in their order, and the same message', async () => {
   assert.equal(delta.usage.output_tokens, 24);
   const final = await client.messages.stream(ask).finalMessage();
   assert.deepEqual(final.content, whole.content);
+  assert.equal(n_prompt(final), n_prompt(whole));
+  assert.ok(final.usage.cache_read_input_tokens > 0, 'the third time, the prompt comes from the cache');
 });
 
 test('stop sequences are named', async () => {

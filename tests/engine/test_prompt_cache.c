@@ -115,11 +115,66 @@ static void cached_answers_equal_computed_ones(void **state) {
     assert_true(n > 0);
 }
 
+// In a pool of one sequence, which holds what the cache keeps too: the cache gives way, down to the page that a
+// prompt shares with it, and running rows give way to each other.
+static void the_cache_gives_way_in_a_small_pool(void **state) {
+    (void)state;
+    enum { N = 24, N_TOGETHER = 4 };
+    static struct lane_answer want[N], got[N];
+    static token_id prompts[N][600];
+    char folder[PATH_MAX];
+    if (!zoo_folder("llama", folder))
+        fail_msg("tests/models/llama is not here");
+    struct lane_options options = lane_options(KV_BF16, false, 1);
+    options.engine.n_rows = N_TOGETHER;
+    for (int cached = 0; cached < 2; cached++) {
+        struct lane lane;
+        struct err err = {0};
+        options.engine.prompt_cache_bytes = cached ? 1u << 30 : 0;
+        check_ok(lane_open(&lane, folder, &options, &err), &err);
+        if (cached) { // once more, with just what one sequence takes
+            options.engine.kv_budget_bytes = engine_plan_of(lane.engine)->kv_bytes / N_TOGETHER + 4096;
+            lane_close(&lane);
+            check_ok(lane_open(&lane, folder, &options, &err), &err);
+        }
+        struct lane_answer *answers = cached ? got : want;
+        uint32_t n_vocab = model_config_of(lane.model)->n_vocab;
+        random_state = 11;
+        for (int i = 0; i < N; i += N_TOGETHER) {
+            for (int k = i; k < i + N_TOGETHER; k++) {
+                uint32_t n = k ? 60 + next_random() % 540 : 600, common = k ? next_random() % n : 0;
+                if (k)
+                    memcpy(prompts[k], prompts[next_random() % (uint32_t)k], common * sizeof **prompts);
+                for (uint32_t j = common; j < n; j++)
+                    prompts[k][j] = (token_id)(next_random() % n_vocab);
+                lane_ask(&lane, &answers[k], prompts[k], n, 30, (uint64_t)k);
+                if (!cached)
+                    lane_wait(&answers[k]);
+            }
+            for (int k = i; cached && k < i + N_TOGETHER; k++)
+                lane_wait(&answers[k]);
+        }
+        struct engine_stats stats;
+        lane_settle(&lane, &stats);
+        if (cached) {
+            assert_true(stats.n_pages[0] < 2 * 640 / KV_PAGE_TOKENS);
+            assert_true(stats.cache.n_evicted > 0);
+        }
+        lane_close(&lane);
+    }
+    for (int k = 0; k < N; k++) {
+        char what[32];
+        snprintf(what, sizeof what, "request %d", k);
+        lane_check_same(&want[k], &got[k], what);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         models = (const char *const *)argv + 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_answers_equal_computed_ones),
+        cmocka_unit_test(the_cache_gives_way_in_a_small_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
