@@ -165,6 +165,7 @@ const FLAGS = [ // in the order of enum char_flags
   (c, s) => /\p{N}/u.test(s),
   needsNfc,
   (c) => INERT.has(c),
+  (c, s) => /\p{M}/u.test(s), // graphemes: Unicode 17
 ];
 
 const BLOCK = 128;

@@ -31,6 +31,7 @@ enum char_flags {
     CHAR_NUMERIC = 1 << 9,     // N, as Rust's char::is_numeric
     CHAR_NEEDS_NFC = 1 << 10,  // may change under NFC, or combine with what is before it
     CHAR_INERT = 1 << 11,      // unknown to HF's normalization forms
+    CHAR_EXTENDS = 1 << 12,    // M of Unicode 17: part of the grapheme before it
 };
 
 extern const uint16_t CHARACTER_BLOCKS[], CHARACTER_VALUES[];

@@ -392,6 +392,18 @@ static struct str charsmap_find(const struct normalizer_step *step, struct str i
     return none;
 }
 
+// Does c begin a grapheme? HF's graphemes are of Unicode 17: a mark that an older utf8proc does not know extends
+// what it follows as well, unless that is a control.
+static bool begins_grapheme(utf8proc_int32_t last, utf8proc_int32_t c, utf8proc_int32_t *state) {
+    if (!utf8proc_grapheme_break_stateful(last, c, state))
+        return false;
+    if (!char_has((uint32_t)c, CHAR_EXTENDS) || utf8proc_category(c) != UTF8PROC_CATEGORY_CN)
+        return true;
+    unsigned before = utf8proc_get_property(last)->boundclass;
+    return before == UTF8PROC_BOUNDCLASS_CR || before == UTF8PROC_BOUNDCLASS_LF ||
+           before == UTF8PROC_BOUNDCLASS_CONTROL;
+}
+
 // By grapheme if it is short and mapped, else by character, as HF does.
 static void precompiled(const struct normalizer_step *step, struct str in, struct strbuf *out) {
     for (size_t from = 0, to; from < in.n; from = to) {
@@ -399,7 +411,7 @@ static void precompiled(const struct normalizer_step *step, struct str in, struc
         utf8proc_int32_t state = 0, last = (utf8proc_int32_t)char_at(in.data + from, &n);
         for (to = from + n; to < in.n; to += n) {
             utf8proc_int32_t c = (utf8proc_int32_t)char_at(in.data + to, &n);
-            if (utf8proc_grapheme_break_stateful(last, c, &state))
+            if (begins_grapheme(last, c, &state))
                 break;
             last = c;
         }

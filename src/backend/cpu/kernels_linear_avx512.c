@@ -278,7 +278,7 @@ ALWAYS void float_tile(const float *const x[4], const float *w, size_t w_stride,
         UNROLL for (int o = 0; o < O; o++)
             acc[r][o] = _mm512_loadu_ps(lanes + (size_t)r * row_lanes + o * FLOAT_LANES);
     for (uint32_t i = 0; i < n_k; i += 16) {
-        __mmask16 mask = n_k - i >= 16 ? 0xFFFF : (__mmask16)((1u << (n_k - i)) - 1);
+        __mmask16 mask = (__mmask16)(n_k - i >= 16 ? 0xFFFF : (1u << (n_k - i)) - 1);
         __m512 v[4];
         UNROLL for (int r = 0; r < R; r++)
             v[r] = _mm512_maskz_loadu_ps(mask, x[r] + i);
@@ -332,7 +332,7 @@ ALWAYS void dense_rows(enum weight_format format, const char *w, size_t stride, 
     UNROLL for (int o = 0; o < O; o++)
         acc[o] = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i += 16) {
-        __mmask16 mask = n - i >= 16 ? 0xFFFF : (__mmask16)((1u << (n - i)) - 1);
+        __mmask16 mask = (__mmask16)(n - i >= 16 ? 0xFFFF : (1u << (n - i)) - 1);
         __m512 v = _mm512_maskz_loadu_ps(mask, x + i);
         UNROLL for (int o = 0; o < O; o++) {
             const char *row = w + o * stride;
