@@ -68,8 +68,7 @@ void fit_close(struct fit *fit) {
 
 // ---- Reports ------------------------------------------------------------------------------------
 
-// The largest context that the planner accepts for one sequence.
-static uint32_t largest_context(const struct model *model, const struct engine_options *options) {
+uint32_t fit_largest_context(const struct model *model, const struct engine_options *options) {
     struct engine_options o = *options;
     struct engine_plan plan;
     o.n_rows = 1;
@@ -108,7 +107,7 @@ void fit_report_make(const struct model *model, const struct hub_model *facts,
             snprintf(out->reason, sizeof out->reason, "%s", err.message);
         out->plan.usable_bytes = usable;
     }
-    out->ctx_len_largest = largest_context(model, options);
+    out->ctx_len_largest = fit_largest_context(model, options);
     const struct engine_plan *plan = &out->plan;
     out->total_bytes = plan->weight_bytes + plan->kv_bytes + plan->state_bytes + plan->workspace_bytes;
 

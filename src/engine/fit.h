@@ -45,6 +45,8 @@ struct fit {
 bool fit_open(struct fit *fit, const struct fit_question *question, struct err *err);
 void fit_close(struct fit *fit); // a zeroed one is allowed
 
+// The largest context that the planner accepts for one sequence, 0 = none.
+uint32_t fit_largest_context(const struct model *model, const struct engine_options *options);
 // The plan for these options, as serve makes it.
 void fit_report_make(const struct model *model, const struct hub_model *facts,
                      const struct engine_options *options, const struct machine_speed *speed,

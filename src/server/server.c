@@ -30,6 +30,7 @@ static const struct http_route ROUTES[] = {
     {"GET", "/ready", server_ready},
     {"GET", "/stats", server_stats},
     {"GET", "/metrics", server_metrics},
+    {"GET", "/fit", server_fit},
     {"GET", "/downloads", server_downloads},
     {"GET", "/openapi.json", server_openapi},
     {NULL, NULL, NULL},

@@ -66,6 +66,6 @@ void anthropic_error(struct strbuf *out, int status, const char *type, struct st
 // Route handlers, one file a surface; `user` is the server.
 http_handler_fn openai_chat, openai_completions, openai_embeddings, openai_models, openai_model, openai_responses, openai_response,
     openai_response_delete, anthropic_messages, anthropic_count_tokens, server_index, server_health,
-    server_rerank, server_ready, server_stats, server_metrics, server_tokenize, server_detokenize, server_apply_template,
+    server_rerank, server_fit, server_ready, server_stats, server_metrics, server_tokenize, server_detokenize, server_apply_template,
     server_openapi, server_downloads;
 #endif

@@ -125,3 +125,19 @@ test('ready, metrics, openapi', async () => {
     assert.ok(at && api.paths[at][method.toLowerCase()], `${method} ${path} is described`);
   }
 });
+
+test('fit: the plan that is served, and the speed of the answers so far', async () => {
+  const fit = async () => (await fetch(`${server.url}/fit`)).json();
+  const { admission } = await (await fetch(`${server.url}/stats`)).json();
+  await client.responses.create({ model: 'any', input: 'Who?', max_output_tokens: 8 });
+  const got = await fit();
+  assert.equal(got.model, 'loam-shakespeare');
+  assert.equal(got.fits, true);
+  assert.equal(got.weights_bytes, admission.weights_bytes);
+  assert.equal(got.kv_bytes, admission.kv_bytes);
+  assert.equal(got.transient_bytes, admission.workspace_bytes);
+  assert.equal(got.total_bytes, got.weights_bytes + got.kv_bytes + got.state_bytes + got.transient_bytes);
+  assert.equal(got.context_length, admission.max_context);
+  assert.ok(got.max_safe_context >= got.context_length && got.total_bytes <= got.usable_bytes);
+  assert.ok(got.measured_decode_tps > 0 && got.machine.length > 2);
+});
