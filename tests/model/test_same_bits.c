@@ -6,7 +6,8 @@
 
 static const char *const DEFAULT_MODELS[] = {
     "llama", "llama-mlx-4bit", "qwen3-shakespeare-mlx-4bit", "mistral", "qwen2", "gemma3", "qwen3_moe",
-    "deepseek_v3", "gemma4-dense", "qwen3_5", "glm_moe_dsa", "gpt_oss", NULL,
+    "deepseek_v3", "gemma4-dense", "qwen3_5", "glm_moe_dsa", "gpt_oss", "smollm3", "phi3", "phi3-longrope",
+    "olmo2", "granite", "starcoder2", "mixtral", "qwen3_vl", "qwen3_5_moe", "gemma4-moe", NULL,
 };
 
 struct run {
