@@ -21,9 +21,8 @@ const chat = (more) => client.chat.completions.create({
 });
 
 async function collect(stream) {
-  const got = { text: '', finish: null, usage: null, roles: [], n: 0 };
+  const got = { text: '', finish: null, usage: null, roles: [] };
   for await (const chunk of stream) {
-    got.n++;
     if (chunk.usage) got.usage = chunk.usage;
     const choice = chunk.choices[0];
     if (!choice) continue;
@@ -51,7 +50,6 @@ test('a stream gives the same text as the answer in one piece', async () => {
   assert.deepEqual(got.usage, whole.usage);
   assert.deepEqual(got.roles, ['assistant']);
   assert.equal(got.finish, 'length');
-  assert.ok(got.n > 4, 'the text comes in pieces');
 });
 
 test('usage is only streamed when asked for', async () => {
@@ -163,9 +161,10 @@ async function live() {
   return (await (await fetch(`${server.url}/stats`)).json()).batch.active_rows;
 }
 
-test('an aborted stream frees its row', async () => {
+test('text comes while its row still runs; an aborted stream frees its row', async () => {
   const stream = await chat({ stream: true, max_tokens: 1500, ignore_eos: true });
-  for await (const _ of stream) {
+  for await (const chunk of stream) {
+    if (!chunk.choices[0].delta.content) continue;
     assert.equal(await live(), 1);
     stream.controller.abort();
     break;
