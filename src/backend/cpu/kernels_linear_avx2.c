@@ -364,10 +364,12 @@ static void int_panels(const struct int_panels *p, const struct int_rows *x, flo
     }
 }
 
-// One row of x by 16 outputs straight from the file's layout: nothing is stored between, so that the memory
-// is always busy. The same sums as a panel's.
-ALWAYS void int_row8(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc, const char *next,
-                     const bool bytes, const bool f4, const enum scale_kind kind) {
+// R rows of x by eight outputs straight from the file's layout: codes are taken apart in registers, once for
+// all rows. The same sums as a panel's.
+ALWAYS void few_rows8(const struct weight *w, uint32_t out, const struct int_tile *x, uint32_t acc_off,
+                      const char *next, const int R, const bool bytes, const bool f4, const enum scale_kind kind) {
+    // 16-bit sums: four steps of 4-bit floats fill one, eight of 4-bit codes; one row wants two chains.
+    const int chains = f4 || R == 1 ? 2 : 1;
     const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15), sign_bit = _mm256_set1_epi8((char)0x80);
     const __m256i f4_codes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)F4_CODES));
     const uint8_t *rows[8], *scale_rows[8], *bias_rows[8];
@@ -376,100 +378,139 @@ ALWAYS void int_row8(const struct weight *w, uint32_t out, const struct int_rows
     rows_from(w, w->desc.scales, scale_row_bytes, out, scale_rows);
     if (!f4)
         rows_from(w, w->desc.biases, scale_row_bytes, out, bias_rows);
-    const int8_t *q = x->q;
-    uint32_t piece = bytes ? 16 : 32, pieces = w->group / piece, n_groups = w->n_groups, at = 0;
-    __m256 sum = _mm256_setzero_ps();
+    size_t next_scales = ((size_t)out + PANEL_OUTS) * scale_row_bytes;
+    uint32_t piece = bytes ? 16 : 32, pieces = w->group / piece, n_groups = w->n_groups, at = 0, k = 0;
+    __m256 sum[4];
+    UNROLL for (int r = 0; r < R; r++)
+        sum[r] = _mm256_setzero_ps();
     for (uint32_t first = 0, n; first < n_groups; first += n) {
         _Alignas(32) float scales[8][8], biases[8][8];
         n = n_groups - first < 8 ? n_groups - first : 8;
+        size_t scale_bytes = 8 * scale_row_bytes / n_groups * n;
+        prefetch_lines((const char *)w->desc.scales + next_scales, scale_bytes);
+        if (!f4)
+            prefetch_lines((const char *)w->desc.biases + next_scales, scale_bytes);
+        next_scales += scale_bytes;
         scale_block(scale_rows, first, n, kind, scales[0], 8);
         if (!f4)
             scale_block(bias_rows, first, n, kind, biases[0], 8);
         for (uint32_t i = 0; i < n; i++) {
-            __m256i dot = _mm256_setzero_si256();
-            for (uint32_t p = 0; p < pieces; p++, at += 16, q += piece) {
+            __m256i dot[4];
+            UNROLL for (int r = 0; r < R; r++)
+                dot[r] = _mm256_setzero_si256();
+            for (uint32_t p = 0; p < pieces; p++, at += 16, k += piece) {
                 if (at % 64 == 0)
                     next = prefetch_eight(next);
                 __m256i words[4];
                 transpose(rows, at, words);
                 if (bytes) {
                     UNROLL for (int j = 0; j < 4; j++) {
-                        int32_t four;
-                        memcpy(&four, q + 4 * j, sizeof four);
-                        __m256i v = _mm256_xor_si256(words[j], sign_bit);
-                        __m256i product = _mm256_maddubs_epi16(_mm256_abs_epi8(v),
-                                                               _mm256_sign_epi8(_mm256_set1_epi32(four), v));
-                        dot = _mm256_add_epi32(dot, _mm256_madd_epi16(product, ones));
+                        __m256i v = _mm256_xor_si256(words[j], sign_bit), magnitude = _mm256_abs_epi8(v);
+                        UNROLL for (int r = 0; r < R; r++) {
+                            int32_t four;
+                            memcpy(&four, x->q[r] + k + 4 * j, sizeof four);
+                            __m256i product =
+                                _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(_mm256_set1_epi32(four), v));
+                            dot[r] = in_order(_mm256_add_epi32(dot[r], _mm256_madd_epi16(product, ones)));
+                        }
                     }
                     continue;
                 }
-                __m256i sums[2]; // each of four steps, which also 4-bit floats have room for
+                __m256i sums[4][2];
                 UNROLL for (int j = 0; j < 4; j++) {
-                    int64_t eight;
-                    memcpy(&eight, q + 8 * j, sizeof eight);
                     __m256i even = _mm256_and_si256(words[j], low);
                     __m256i odd = _mm256_and_si256(_mm256_srli_epi16(words[j], 4), low);
                     if (f4) {
                         even = _mm256_shuffle_epi8(f4_codes, even);
                         odd = _mm256_shuffle_epi8(f4_codes, odd);
                     }
-                    even = _mm256_maddubs_epi16(even, _mm256_set1_epi32((int32_t)eight));
-                    odd = _mm256_maddubs_epi16(odd, _mm256_set1_epi32((int32_t)(eight >> 32)));
-                    sums[0] = j ? _mm256_add_epi16(sums[0], even) : even;
-                    sums[1] = j ? _mm256_add_epi16(sums[1], odd) : odd;
+                    UNROLL for (int r = 0; r < R; r++) {
+                        int32_t four[2];
+                        memcpy(four, x->q[r] + k + 8 * j, sizeof four);
+                        __m256i p0 = _mm256_maddubs_epi16(even, _mm256_set1_epi32(four[0]));
+                        __m256i p1 = _mm256_maddubs_epi16(odd, _mm256_set1_epi32(four[1]));
+                        sums[r][0] = j ? _mm256_add_epi16(sums[r][0], p0) : p0;
+                        if (chains == 2)
+                            sums[r][1] = j ? _mm256_add_epi16(sums[r][1], p1) : p1;
+                        else
+                            sums[r][0] = in_order(_mm256_add_epi16(sums[r][0], p1));
+                    }
                 }
-                if (f4)
-                    dot = _mm256_add_epi32(dot, _mm256_add_epi32(_mm256_madd_epi16(sums[0], ones),
-                                                                 _mm256_madd_epi16(sums[1], ones)));
-                else
-                    dot = _mm256_add_epi32(dot, _mm256_madd_epi16(_mm256_add_epi16(sums[0], sums[1]), ones));
+                UNROLL for (int r = 0; r < R; r++) {
+                    __m256i all = sums[r][0];
+                    if (f4)
+                        dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(sums[r][1], ones));
+                    else if (chains == 2)
+                        all = _mm256_add_epi16(all, sums[r][1]);
+                    dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(all, ones));
+                }
             }
             uint32_t g = first + i;
-            if (f4)
-                dot = _mm256_sub_epi32(dot, _mm256_set1_epi32(w->code_zero * x->isums[g]));
-            if (bytes)
-                dot = _mm256_add_epi32(dot, _mm256_set1_epi32(128 * x->isums[g]));
-            __m256 scale = _mm256_mul_ps(_mm256_broadcast_ss(x->scales + g), _mm256_load_ps(scales[i]));
-            sum = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), sum);
-            if (!f4)
-                sum = _mm256_fmadd_ps(_mm256_load_ps(biases[i]), _mm256_broadcast_ss(x->sums + g), sum);
+            UNROLL for (int r = 0; r < R; r++) {
+                __m256i whole = dot[r];
+                if (f4)
+                    whole = _mm256_sub_epi32(whole, _mm256_set1_epi32(w->code_zero * x->isums[r][g]));
+                if (bytes)
+                    whole = _mm256_add_epi32(whole, _mm256_set1_epi32(128 * x->isums[r][g]));
+                __m256 scale = _mm256_mul_ps(_mm256_broadcast_ss(x->scales[r] + g), _mm256_load_ps(scales[i]));
+                sum[r] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(whole), sum[r]);
+                if (!f4)
+                    sum[r] = _mm256_fmadd_ps(_mm256_load_ps(biases[i]), _mm256_broadcast_ss(x->sums[r] + g), sum[r]);
+            }
         }
     }
-    _mm256_storeu_ps(acc, sum);
+    UNROLL for (int r = 0; r < R; r++)
+        _mm256_storeu_ps(x->acc[r] + acc_off, sum[r]);
 }
 
-#define INT_ROW(name, bytes, f4, kind)                                                                   \
-    static void name(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc) {       \
-        for (uint32_t o = 0; o < PANEL_OUTS; o += 8)                                                     \
-            int_row8(w, out + o, x, acc + o, (const char *)w->desc.data + (out + o + 16) * w->row_bytes, \
-                     bytes, f4, kind);                                                                   \
+// Three go as four, the last one twice. More than four lose to panels: the processor is busy with products.
+enum { FEW_ROWS_MAX = 4 };
+#define FEW_ROWS(name, bytes, f4, kind)                                                                  \
+    static void name(const struct weight *w, uint32_t out, const struct int_tile *x, uint32_t n) {       \
+        for (uint32_t o = 0; o < PANEL_OUTS; o += 8) {                                                   \
+            const char *behind = (const char *)w->desc.data + ((size_t)out + PANEL_OUTS + o) * w->row_bytes; \
+            if (n == 1)                                                                                  \
+                few_rows8(w, out + o, x, o, behind, 1, bytes, f4, kind);                                 \
+            else if (n == 2)                                                                             \
+                few_rows8(w, out + o, x, o, behind, 2, bytes, f4, kind);                                 \
+            else                                                                                         \
+                few_rows8(w, out + o, x, o, behind, 4, bytes, f4, kind);                                 \
+        }                                                                                                \
     }
-INT_ROW(row_4bit_bf16, false, false, SCALE_BF16)
-INT_ROW(row_4bit_f16, false, false, SCALE_F16)
-INT_ROW(row_8bit_bf16, true, false, SCALE_BF16)
-INT_ROW(row_8bit_f16, true, false, SCALE_F16)
-INT_ROW(row_mxfp4, false, true, SCALE_E8M0)
+FEW_ROWS(rows_4bit_bf16, false, false, SCALE_BF16)
+FEW_ROWS(rows_4bit_f16, false, false, SCALE_F16)
+FEW_ROWS(rows_8bit_bf16, true, false, SCALE_BF16)
+FEW_ROWS(rows_8bit_f16, true, false, SCALE_F16)
+FEW_ROWS(rows_mxfp4, false, true, SCALE_E8M0)
 
-static bool int_few(const struct weight *w, uint32_t out, const struct int_rows *all, float *acc, size_t acc_stride) {
-    (void)acc_stride; // one row
-    struct int_rows one = *all;
-    size_t row = row_at(all->idx, 0);
-    one.q += row * one.q_stride;
-    one.scales += row * one.group_stride;
-    one.sums += row * one.group_stride;
-    one.isums += row * one.group_stride;
-    const struct int_rows *x = &one;
+typedef void few_rows_fn(const struct weight *w, uint32_t out, const struct int_tile *x, uint32_t n);
+
+static few_rows_fn *few_rows_of(const struct weight *w) {
     bool bf16 = w->desc.scale_dtype == DTYPE_BF16;
     if (w->desc.format == WEIGHT_MXFP4)
-        row_mxfp4(w, out, x, acc);
-    else if (w->desc.format != WEIGHT_AFFINE || w->desc.scale_dtype == DTYPE_F32)
+        return rows_mxfp4;
+    if (w->desc.format != WEIGHT_AFFINE || w->desc.scale_dtype == DTYPE_F32)
+        return NULL;
+    if (w->bits == 4)
+        return bf16 ? rows_4bit_bf16 : rows_4bit_f16;
+    return w->bits != 8 ? NULL : bf16 ? rows_8bit_bf16 : rows_8bit_f16;
+}
+
+static bool int_few(const struct weight *w, uint32_t out, const struct int_rows *x, float *acc, size_t acc_stride) {
+    few_rows_fn *fn = few_rows_of(w);
+    if (!fn)
         return false;
-    else if (w->bits == 4)
-        (bf16 ? row_4bit_bf16 : row_4bit_f16)(w, out, x, acc);
-    else if (w->bits == 8)
-        (bf16 ? row_8bit_bf16 : row_8bit_f16)(w, out, x, acc);
-    else
-        return false;
+    struct int_tile t;
+    for (uint32_t i = 0; i < (x->n <= 2 ? x->n : FEW_ROWS_MAX); i++) {
+        uint32_t r = i < x->n ? i : x->n - 1;
+        size_t row = row_at(x->idx, r);
+        t.q[i] = x->q + row * x->q_stride;
+        t.scales[i] = x->scales + row * x->group_stride;
+        t.sums[i] = x->sums + row * x->group_stride;
+        t.isums[i] = x->isums + row * x->group_stride;
+        t.acc[i] = acc + r * acc_stride;
+    }
+    fn(w, out, &t, x->n);
     return true;
 }
 
@@ -666,7 +707,7 @@ void linear_kernels_use_avx2(struct linear_kernels *kernels, const struct cpu_fe
     kernels->pack_scales = pack_scales;
     kernels->int_panels = int_panels;
     kernels->int_few = int_few;
-    kernels->few_rows = 1;
+    kernels->few_rows = FEW_ROWS_MAX;
     kernels->dequantize = dequantize;
     kernels->float_block = float_block;
     kernels->dense_dot = dense_dot;

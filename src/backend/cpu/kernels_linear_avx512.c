@@ -132,12 +132,6 @@ ALWAYS void transpose16(const uint8_t *const rows[16], size_t at, __m512i to[4])
     to[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-// What follows a panel's codes, scales or biases in the file, fetched in the order of its addresses.
-ALWAYS void prefetch_lines(const char *at, size_t n_bytes) {
-    for (size_t i = 0; i < n_bytes; i += 64)
-        _mm_prefetch(at + i, _MM_HINT_T0);
-}
-
 // R rows, straight from the file's layout: codes are taken apart in registers, once for all rows. The same
 // sums as a panel's.
 ALWAYS void few_rows16(const struct weight *w, uint32_t out, const struct int_tile *x, const int R, const bool bytes,
