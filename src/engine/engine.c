@@ -31,6 +31,7 @@ struct gen_ticket {
     uint32_t n_found;    // of these, those that the prompt cache held at the last admission
     uint32_t n_in_step;  // of these, those that the running step computes
     uint64_t space;      // what of the prompt cache is fit for it
+    struct gen_ticket *leader; // of one that waits: who is reading the same prompt for both; NULL = nobody
     struct str *stops;   // [n_stops]
     uint32_t n_stops;
     token_id *shown; // [n_shown] special tokens that appear in the text; n_shown 0: all or none
@@ -255,6 +256,9 @@ static void keep(struct engine *engine, struct gen_ticket *t) {
 }
 
 static void give_back(struct engine *engine, struct gen_ticket *t) {
+    for (uint32_t i = 0; i < engine->n_waiting; i++)
+        if (engine->waiting[i]->leader == t)
+            engine->waiting[i]->leader = NULL; // it reads for itself
     if (t->seq_ready)
         kv_seq_deinit(engine->kv, &t->seq);
     t->seq_ready = false;
@@ -369,27 +373,64 @@ static bool take_room(struct engine *engine, struct gen_ticket *t, struct err *e
     return true;
 }
 
+// It runs from now on, n_found tokens of its prompt being known already.
+static void count_start(struct engine *engine, struct gen_ticket *t, uint32_t n_found) {
+    if (t->started_ns)
+        return; // it was preempted
+    t->started_ns = clock_ns();
+    t->usage.queue_ms = (double)(t->started_ns - t->submitted_ns) / 1e6;
+    t->usage.n_cached = n_found;
+    pthread_mutex_lock(&engine->stats_lock);
+    engine->stats.n_cache_hits += engine->prefix && n_found > 0;
+    engine->stats.n_cache_misses += engine->prefix && n_found == 0;
+    engine->stats.n_cached_tokens += engine->prefix ? n_found : 0;
+    pthread_mutex_unlock(&engine->stats_lock);
+}
+
+// Is all that it needs at its first token what `other`, once its prompt is read, has?
+static bool reads_the_same(const struct gen_ticket *t, const struct gen_ticket *other) {
+    return t->want == GEN_WANT_TEXT && other->want == GEN_WANT_TEXT && t->space == other->space &&
+           t->n_tokens == t->n_prompt && other->n_tokens == other->n_prompt && t->n_prompt == other->n_prompt &&
+           memcmp(t->tokens, other->tokens, t->n_prompt * sizeof *t->tokens) == 0;
+}
+
+// Who is about to read the prompt of one that waits, NULL = nobody.
+static struct gen_ticket *leader_for(const struct engine *engine, const struct gen_ticket *t) {
+    for (uint32_t i = 0; i < engine->n_running; i++)
+        if (reads_the_same(t, engine->running[i]))
+            return engine->running[i];
+    return NULL;
+}
+
+// Whose turn it is: the first that nobody reads for, UINT32_MAX = nobody's. Who has a leader keeps a place.
+static uint32_t next_waiting(const struct engine *engine, uint32_t *n_led) {
+    uint32_t turn = UINT32_MAX;
+    *n_led = 0;
+    for (uint32_t i = 0; i < engine->n_waiting; i++) {
+        *n_led += engine->waiting[i]->leader != NULL;
+        if (turn == UINT32_MAX && !engine->waiting[i]->leader)
+            turn = i;
+    }
+    return turn;
+}
+
 static void admit(struct engine *engine) {
-    while (engine->n_waiting && engine->n_running < engine->plan.limits.n_rows) {
-        struct gen_ticket *t = engine->waiting[0];
+    uint32_t turn, n_led;
+    while ((turn = next_waiting(engine, &n_led)) != UINT32_MAX &&
+           engine->n_running + n_led < engine->plan.limits.n_rows) {
+        struct gen_ticket *t = engine->waiting[turn];
         struct err err = {0};
+        t->leader = leader_for(engine, t);
+        if (t->leader)
+            continue;
         if (!take_room(engine, t, &err))
             return;
-        remove_at(engine->waiting, &engine->n_waiting, 0);
+        remove_at(engine->waiting, &engine->n_waiting, turn);
         if (err.code) {
             finish_plain(engine, t, FINISH_ERROR, &err);
             continue;
         }
-        if (!t->started_ns) {
-            t->started_ns = clock_ns();
-            t->usage.queue_ms = (double)(t->started_ns - t->submitted_ns) / 1e6;
-            t->usage.n_cached = t->n_found;
-            pthread_mutex_lock(&engine->stats_lock);
-            engine->stats.n_cache_hits += t->n_found > 0;
-            engine->stats.n_cache_misses += engine->prefix && t->n_found == 0;
-            engine->stats.n_cached_tokens += t->n_found;
-            pthread_mutex_unlock(&engine->stats_lock);
-        }
+        count_start(engine, t, t->n_found);
         engine->running[engine->n_running++] = t;
         log_debug("engine: admitted prompt_tokens=%u cached_tokens=%u running=%u", t->n_prompt, t->n_found,
                   engine->n_running);
@@ -568,8 +609,60 @@ static void deliver_values(struct engine *engine, struct gen_ticket *t, const fl
     finish(engine, t, event);
 }
 
+// `t`, which waited for the prompt of its leader, runs from where that is now: the same pages, the same logits. False:
+// there is no room yet.
+static bool fork_from(struct engine *engine, struct gen_ticket *t, const struct gen_ticket *leader) {
+    struct backend *be = model_backend(engine->model);
+    struct state_pool *states = model_state_pool(engine->model);
+    struct err err = {0};
+    if (!kv_seq_init(engine->kv, &t->seq, &err))
+        return false;
+    kv_seq_share(engine->kv, &t->seq, &leader->seq, leader->n_in_cache);
+    uint32_t need[KV_GROUPS_MAX];
+    kv_seq_need(engine->kv, &t->seq, leader->n_in_cache, leader->n_in_cache + 1, need);
+    for (uint32_t g = 0; g < kv_cache_n_groups(engine->kv); g++) {
+        if (!make_free(engine, g, need[g])) {
+            kv_seq_deinit(engine->kv, &t->seq);
+            return false;
+        }
+    }
+    t->seq_ready = true;
+    if (states) {
+        t->state_slot = engine->free_slots[--engine->n_free_slots];
+        be->ops->state_copy(be, states, leader->state_slot, t->state_slot);
+    }
+    t->n_in_cache = t->n_found = leader->n_in_cache;
+    t->logits_idx = leader->logits_idx;
+    t->in_step = false;
+    return true;
+}
+
+// Who waited for a prompt that this step has read begins to run.
+static void fork_waiting(struct engine *engine) {
+    for (uint32_t i = 0; i < engine->n_waiting;) {
+        struct gen_ticket *t = engine->waiting[i], *leader = t->leader;
+        if (!leader || leader->logits_idx == UINT32_MAX) {
+            i++;
+            continue;
+        }
+        t->leader = NULL;
+        if (!fork_from(engine, t, leader)) {
+            i++;
+            continue;
+        }
+        remove_at(engine->waiting, &engine->n_waiting, i);
+        count_start(engine, t, t->n_found);
+        engine->running[engine->n_running++] = t;
+        pthread_mutex_lock(&engine->stats_lock);
+        engine->stats.n_forked++;
+        pthread_mutex_unlock(&engine->stats_lock);
+        log_debug("engine: forked prompt_tokens=%u running=%u", t->n_prompt, engine->n_running);
+    }
+}
+
 // Returns how many tokens were sampled.
 static uint32_t sample_rows(struct engine *engine, const float *logits) {
+    fork_waiting(engine);
     uint64_t now = clock_ns();
     uint32_t n_sampled = 0;
     for (uint32_t i = 0; i < engine->n_running;) {
@@ -644,7 +737,7 @@ static void run_step(struct engine *engine) {
     pthread_mutex_lock(&engine->stats_lock);
     engine->stats.n_steps++;
     engine->stats.n_generated_tokens += n_decoded;
-    engine->stats.n_prompt_tokens += step->n_tokens > n_decoded ? step->n_tokens - n_decoded : 0;
+    engine->stats.n_prompt_tokens += step->n_tokens - step->n_logits;
     pthread_mutex_unlock(&engine->stats_lock);
 }
 

@@ -100,6 +100,7 @@ void gen_ticket_release(struct gen_ticket *ticket); // NULL is allowed
 struct engine_stats {
     uint32_t n_running, n_waiting;
     uint64_t n_requests, n_steps, n_prompt_tokens, n_generated_tokens, n_cancelled, n_preempted;
+    uint64_t n_forked; // requests that went on from the prompt of another that ran at the time
     uint32_t n_groups, n_pages[KV_GROUPS_MAX], n_pages_free[KV_GROUPS_MAX];
     // The prompt cache. A hit is a request some of whose prompt it held; bytes are in the pool, snapshots beside it.
     uint64_t n_cache_hits, n_cache_misses, n_cached_tokens;

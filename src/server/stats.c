@@ -28,11 +28,13 @@ void server_stats(struct http_exchange *exchange, void *user) {
     struct response_store_stats store;
     response_store_stats(server->responses, &store);
     strbuf_printf(&out, "],\"prompt_cache\":{\"entries\":%u,\"snapshots\":%u,\"bytes\":%llu,\"snapshot_bytes\":%llu,"
-                        "\"max_bytes\":%llu,\"hits\":%llu,\"misses\":%llu,\"cached_tokens\":%llu,\"evicted\":%llu}",
+                        "\"max_bytes\":%llu,\"hits\":%llu,\"misses\":%llu,\"cached_tokens\":%llu,\"evicted\":%llu,"
+                        "\"forked\":%llu}",
                   s.cache.n_nodes, s.cache.n_snapshots, (unsigned long long)s.cache.bytes,
                   (unsigned long long)s.cache.snapshot_bytes, (unsigned long long)s.cache.bytes_max,
                   (unsigned long long)s.n_cache_hits, (unsigned long long)s.n_cache_misses,
-                  (unsigned long long)s.n_cached_tokens, (unsigned long long)s.cache.n_evicted);
+                  (unsigned long long)s.n_cached_tokens, (unsigned long long)s.cache.n_evicted,
+                  (unsigned long long)s.n_forked);
     strbuf_printf(&out, ",\"response_store\":{\"entries\":%u,\"bytes\":%zu,\"max_bytes\":%zu,"
                         "\"ttl_ms\":%u}}", store.n_entries, store.bytes, store.bytes_max,
                   store.ttl_s * 1000);

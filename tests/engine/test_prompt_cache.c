@@ -169,12 +169,102 @@ static void the_cache_gives_way_in_a_small_pool(void **state) {
     }
 }
 
+// ---- Requests for one prompt at the same time ---------------------------------------------------
+enum { N_SAME = 4, N_SAME_PROMPT = 300 };
+
+// A request during which, on the engine's thread so that they come together, N_SAME requests for another prompt are made
+// and, a step later, the first `n_cancel` of them given up.
+struct opener {
+    struct lane *lane;
+    const token_id *ids; // [N_SAME_PROMPT]
+    struct lane_answer *answers;
+    uint32_t n_events, n_cancel;
+    struct lane_answer own;
+};
+
+static void on_opener_event(const struct gen_event *event, void *user) {
+    struct opener *o = user;
+    if (event->kind == GEN_TOKEN && ++o->n_events == 2)
+        for (uint64_t i = 0; i < N_SAME; i++)
+            lane_ask(o->lane, &o->answers[i], o->ids, N_SAME_PROMPT, N_ANSWER, i);
+    if (event->kind == GEN_TOKEN && o->n_events == 4)
+        for (uint32_t i = 0; i < o->n_cancel; i++)
+            gen_ticket_cancel(o->answers[i].ticket);
+    lane_on_event(event, &o->own);
+}
+
+static void ask_together(struct lane *lane, const token_id *ids, struct lane_answer *answers, uint32_t n_cancel) {
+    static struct opener opener;
+    struct err err = {0};
+    opener = (struct opener){.lane = lane, .ids = ids, .answers = answers, .n_cancel = n_cancel};
+    pthread_mutex_init(&opener.own.lock, NULL);
+    pthread_cond_init(&opener.own.ended, NULL);
+    struct gen_request request = {.prompt = ids + N_SAME_PROMPT, .n_prompt = 3, .max_tokens = 40, .ignore_eos = true,
+                                  .sampling = sampler_params_default(), .on_event = on_opener_event,
+                                  .user = &opener};
+    opener.own.ticket = engine_submit(lane->engine, &request, &err);
+    check_ok(opener.own.ticket, &err);
+    lane_wait(&opener.own);
+    for (uint32_t i = 0; i < N_SAME; i++)
+        lane_wait(&answers[i]);
+}
+
+// One prompt is read once for all who ask for it together, with and without a cache, and each gets the bits that it
+// gets alone; also when the one who read it for the others leaves halfway.
+static void requests_for_one_prompt_read_it_once(void **state) {
+    (void)state;
+    static struct lane_answer want[N_SAME], got[N_SAME];
+    token_id ids[N_SAME_PROMPT + 3];
+    for (const char *const *name = models; *name; name++) {
+        char folder[PATH_MAX], what[96];
+        if (!zoo_folder(*name, folder))
+            continue;
+        for (int round = 0; round < 4; round++) {
+            struct lane lane;
+            struct err err = {0};
+            struct engine_stats stats;
+            struct lane_options options = lane_options(KV_BF16, round % 2, 2);
+            options.engine.n_rows = N_SAME + 1;
+            check_ok(lane_open(&lane, folder, &options, &err), &err);
+            random_state = 5;
+            for (uint32_t i = 0; i < N_SAME_PROMPT + 3; i++)
+                ids[i] = (token_id)(next_random() % model_config_of(lane.model)->n_vocab);
+            for (uint32_t i = 0; round == 0 && i < N_SAME; i++) {
+                lane_ask(&lane, &want[i], ids, N_SAME_PROMPT, N_ANSWER, i);
+                lane_wait(&want[i]);
+            }
+            lane_settle(&lane, &stats);
+            uint64_t n_read = stats.n_prompt_tokens;
+            uint32_t n_cancel = round / 2;
+            ask_together(&lane, ids, got, n_cancel);
+            lane_settle(&lane, &stats);
+            n_read = stats.n_prompt_tokens - n_read;
+            assert_int_equal(stats.n_forked, N_SAME - 1 - n_cancel);
+            // Logits are of the last token of each prompt, which is not counted. Who leaves has read some of it.
+            uint32_t least = N_SAME_PROMPT - 1 + 2;
+            if (n_cancel ? n_read < least || n_read > least + N_SAME_PROMPT : n_read != least)
+                fail_msg("%s, round %d: %u tokens of prompts were read", *name, round, (unsigned)n_read);
+            for (uint32_t i = 0; i < N_SAME; i++) {
+                snprintf(what, sizeof what, "%s, round %d, request %u of one prompt", *name, round, i);
+                lane_check_same(&want[i], &got[i], what);
+                assert_true((got[i].finish == FINISH_CANCELLED) == (i < n_cancel));
+                if (i > n_cancel)
+                    assert_int_equal(got[i].usage.n_cached, N_SAME_PROMPT);
+                else if (n_cancel == 0 || round % 2 == 0) // else what the one before had read
+                    assert_int_equal(got[i].usage.n_cached, 0);
+            }
+            lane_close(&lane);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         models = (const char *const *)argv + 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_answers_equal_computed_ones),
         cmocka_unit_test(the_cache_gives_way_in_a_small_pool),
+        cmocka_unit_test(requests_for_one_prompt_read_it_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
