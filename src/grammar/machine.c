@@ -10,6 +10,8 @@ enum {
     CONFIGS_MAX = 65536,
     CONFIGS_SLACK = 1024, // steps allowed between two calls of machine_tidy()
     ITEMS_MAX = 4096,     // in one configuration
+    CONFIGS_FIRST = 64,   // allocated at first
+    CHUNK_ROWS = 16,
     VISITED_SLOTS = 16384,
     UNITED_SLOTS = 1024,
     CLOSURE_DEPTH_MAX = 20000,
@@ -71,9 +73,11 @@ struct machine {
     uint8_t *slice_of; // [expr_id]: see slice_of(); 0xFF: not known yet
     uint32_t n_slice_of;
 
-    struct config *configs; // [rows_capacity]; 0 unused, 1 dead
-    uint32_t *rows;         // [rows_capacity][256]: 0 = unknown
-    uint32_t n_configs, capacity, rows_capacity;
+    struct config *configs; // [configs_capacity]; 0 unused, 1 dead
+    // [CHUNK_ROWS][256] each: where a byte leads; 0 = unknown. Chunks, because rows that are moved to
+    // grow cost a mask up to 20 ms.
+    uint32_t **chunks;
+    uint32_t n_configs, capacity, configs_capacity, n_chunks, chunks_capacity;
     struct id_table config_table;
     struct item_list items; // of configurations and closures
 
@@ -92,7 +96,8 @@ struct machine {
     struct item_list scratch, result; // closure under way; configuration under way
     bool result_accepts;
 
-    config_id *walk; // [depth_max + 2] configuration per depth
+    config_id *walk;            // [depth_max + 2] configuration per depth
+    const uint32_t **walk_rows; // their rows
     token_id *found;      // tokens found by the walks of one mask
     uint32_t *found_bits; // more of them
     uint32_t n_found, found_capacity;
@@ -436,23 +441,46 @@ static uint64_t items_hash(const struct item *items, size_t n, bool accepts) {
     return hash_u64(h);
 }
 
+static uint32_t *row_of(const struct machine *m, config_id c) {
+    return m->chunks[c / CHUNK_ROWS] + (size_t)(c % CHUNK_ROWS) * 256;
+}
+
+// Room for configuration number n_configs.
 static bool configs_grow(struct machine *m) {
-    uint32_t n = m->rows_capacity ? m->rows_capacity * 2 : 64;
-    struct config *configs = realloc(m->configs, n * sizeof *configs);
-    if (configs)
+    if (m->n_configs == m->configs_capacity) {
+        uint32_t n = m->configs_capacity ? m->configs_capacity * 2 : CONFIGS_FIRST;
+        struct config *configs = realloc(m->configs, n * sizeof *configs);
+        if (!configs) {
+            out_of_memory(m);
+            return false;
+        }
         m->configs = configs;
-    uint32_t *rows = realloc(m->rows, (size_t)n * 256 * sizeof *rows);
-    if (rows)
-        m->rows = rows;
-    if (!configs || !rows) {
+        m->configs_capacity = n;
+    }
+    if (m->n_configs < m->n_chunks * CHUNK_ROWS)
+        return true;
+    if (m->n_chunks == m->chunks_capacity) {
+        uint32_t n = m->chunks_capacity ? m->chunks_capacity * 2 : 64;
+        uint32_t **chunks = realloc(m->chunks, n * sizeof *chunks);
+        if (!chunks) {
+            out_of_memory(m);
+            return false;
+        }
+        m->chunks = chunks;
+        m->chunks_capacity = n;
+    }
+    m->chunks[m->n_chunks] = calloc(CHUNK_ROWS * 256, sizeof(uint32_t));
+    if (!m->chunks[m->n_chunks]) {
         out_of_memory(m);
         return false;
     }
-    memset(rows + (size_t)m->rows_capacity * 256, 0,
-           (size_t)(n - m->rows_capacity) * 256 * sizeof *rows);
-    memset(configs + m->rows_capacity, 0, (n - m->rows_capacity) * sizeof *configs);
-    m->rows_capacity = n;
+    m->n_chunks++;
     return true;
+}
+
+static void chunks_free(struct machine *m, uint32_t n_kept) {
+    for (; m->n_chunks > n_kept; m->n_chunks--)
+        free(m->chunks[m->n_chunks - 1]);
 }
 
 // Number the configuration in m->result.
@@ -509,7 +537,7 @@ static config_id intern_config(struct machine *m) {
         exprs_fail(m->x, "parser states");
         return CONFIG_DEAD;
     }
-    if (m->n_configs >= m->rows_capacity && !configs_grow(m))
+    if (!configs_grow(m))
         return CONFIG_DEAD;
     struct span span = {m->items.n, n};
     for (uint32_t i = 0; i < n; i++)
@@ -522,7 +550,7 @@ static config_id intern_config(struct machine *m) {
 
 // When a whole class of bytes does the same to every item, say so in one go.
 static void fill_row(struct machine *m, config_id c, uint8_t b, config_id to) {
-    uint32_t *row = m->rows + (size_t)c * 256;
+    uint32_t *row = row_of(m, c);
     row[b] = to;
     struct span span = m->configs[c].items;
     if (span.n == 0 || span.n > 8)
@@ -545,7 +573,7 @@ static void fill_row(struct machine *m, config_id c, uint8_t b, config_id to) {
 }
 
 config_id machine_step(struct machine *m, config_id c, uint8_t b) {
-    config_id to = m->rows[(size_t)c * 256 + b];
+    config_id to = row_of(m, c)[b];
     if (to)
         return to;
     m->result.n = 0;
@@ -629,16 +657,18 @@ struct machine *machine_create(struct exprs *x, expr_id root, const struct gramm
     m->konts_capacity = 256;
     m->konts = calloc(m->konts_capacity, sizeof *m->konts);
     m->walk = calloc(vocab->depth_max + 2, sizeof *m->walk);
-    m->n_configs = 2;
+    m->walk_rows = calloc(vocab->depth_max + 2, sizeof *m->walk_rows);
     m->n_konts = 1;
     m->walk_root.ids = m->walk;
     m->keep_root.ids = &m->keep;
     machine_root_add(m, &m->walk_root);
     machine_root_add(m, &m->keep_root);
-    if (!configs_grow(m) || !m->konts || !m->walk) {
+    if (!configs_grow(m) || !m->konts || !m->walk || !m->walk_rows) {
         machine_destroy(m);
         return NULL;
     }
+    m->configs[0] = m->configs[CONFIG_DEAD] = (struct config){0};
+    m->n_configs = 2;
     return m;
 }
 
@@ -648,7 +678,8 @@ void machine_destroy(struct machine *m) {
     memos_free(m);
     exprs_destroy(m->x);
     free(m->configs);
-    free(m->rows);
+    chunks_free(m, 0);
+    free(m->chunks);
     free(m->config_table.slots);
     free(m->items.items);
     free(m->konts);
@@ -659,6 +690,7 @@ void machine_destroy(struct machine *m) {
     free(m->scratch.items);
     free(m->result.items);
     free(m->walk);
+    free(m->walk_rows);
     free(m->found);
     free(m->found_bits);
     free(m->slice_of);
@@ -670,8 +702,8 @@ struct exprs *machine_exprs(struct machine *m) {
 }
 
 size_t machine_bytes(const struct machine *m) {
-    // Rows are zero pages until they are used.
-    return sizeof *m + exprs_bytes(m->x) + m->n_configs * (1024 + sizeof *m->configs) +
+    return sizeof *m + exprs_bytes(m->x) + m->configs_capacity * sizeof *m->configs +
+           (size_t)m->n_chunks * CHUNK_ROWS * 256 * sizeof(uint32_t) +
            (m->config_table.n_slots + m->kont_table.n_slots) * sizeof(uint32_t) +
            (m->items.capacity + m->scratch.capacity + m->result.capacity) * sizeof(struct item) +
            m->konts_capacity * sizeof *m->konts + m->entries_capacity * sizeof *m->entries +
@@ -719,18 +751,19 @@ static void sweep(struct machine *m) {
     if (capacity < n_live)
         exprs_fail(m->x, "parser states");
     struct span *konts = calloc(256, sizeof *konts);
-    if (!config_map || !kont_map || !konts || exprs_failed(m->x)) {
+    struct config *configs = calloc(CONFIGS_FIRST, sizeof *configs);
+    if (!config_map || !kont_map || !konts || !configs || exprs_failed(m->x)) {
         free(config_map);
         free(kont_map);
         free(konts);
+        free(configs);
         out_of_memory(m);
         return;
     }
-    free(m->rows);
-    m->configs = NULL;
-    m->rows = NULL;
-    m->rows_capacity = 0;
-    configs_grow(m);
+    chunks_free(m, 1);
+    memset(m->chunks[0], 0, CHUNK_ROWS * 256 * sizeof(uint32_t));
+    m->configs = configs;
+    m->configs_capacity = CONFIGS_FIRST;
     m->capacity = capacity;
     m->n_configs = 2;
     m->konts = konts;
@@ -829,27 +862,30 @@ static void walk_trie(struct machine *m, const struct trie *trie, uint32_t lead_
         return;
     const struct trie_node *nodes = trie->nodes;
     config_id *walk = m->walk;
-    const uint32_t *rows = m->rows;
+    const uint32_t **rows = m->walk_rows;
+    rows[0] = row_of(m, walk[0]);
     for (uint32_t i = 0; i < trie->n;) {
         const struct trie_node *node = &nodes[i];
         if (node->depth) {
-            config_id to = rows[(size_t)walk[node->depth - 1] * 256 + node->byte];
+            config_id to = rows[node->depth - 1][node->byte];
             if (!to) {
                 if (m->n_configs >= m->capacity) {
                     m->walk_root.n = node->depth;
                     machine_tidy(m);
                     m->walk_root.n = 0;
+                    for (uint32_t d = 0; d < node->depth; d++)
+                        rows[d] = row_of(m, walk[d]);
                 }
                 to = machine_step(m, walk[node->depth - 1], node->byte);
                 if (exprs_failed(m->x))
                     return;
-                rows = m->rows;
             }
             if (to == CONFIG_DEAD) {
                 i = node->skip;
                 continue;
             }
             walk[node->depth] = to;
+            rows[node->depth] = row_of(m, to);
         }
         for (uint32_t k = node->entries; k < nodes[i + 1].entries; k++)
             if (trie->entries[k].lead >= lead_min && trie->entries[k].lead <= lead_max)
