@@ -21,29 +21,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "loam/loam_error.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define LOAM_API __attribute__((visibility("default")))
-
-// What a caller can do about a failure.
-enum loam_error_code {
-    LOAM_OK = 0,
-    LOAM_INVALID,     // change the arguments
-    LOAM_NOT_FOUND,   // the named thing does not exist
-    LOAM_FORMAT,      // a file is damaged or not what it claims to be
-    LOAM_UNSUPPORTED, // well formed, but not implemented
-    LOAM_BUSY,        // too many requests wait: try again later
-    LOAM_CANCELLED,   // loam_cancel() or loam_close() ended it
-    LOAM_IO,          // the operating system refused
-    LOAM_NOMEM,       // memory ran out
-    LOAM_INTERNAL,    // loam's own mistake
-};
-struct loam_error {
-    enum loam_error_code code;
-    char message[1024]; // one sentence, NUL-terminated
-};
 
 // "0.1.0"
 LOAM_API const char *loam_version(void);
