@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -84,6 +85,8 @@ struct http_exchange {
     bool streaming;
     struct str path, method, body;
     char *last_part; // decoded, owned
+    struct evkeyvalq query; // decoded, once it was asked for
+    bool query_read;
     char request_id[64];
 };
 
@@ -245,6 +248,8 @@ static void exchange_free(struct http_exchange *x) {
     if (connection)
         evhttp_connection_set_closecb(connection, NULL, NULL);
     x->server->n_open--;
+    if (x->query_read)
+        evhttp_clear_headers(&x->query);
     free(x->last_part);
     free(x);
 }
@@ -325,6 +330,18 @@ const char *http_header(const struct http_exchange *x, const char *name) {
     return evhttp_find_header(evhttp_request_get_input_headers(x->request), name);
 }
 
+const char *http_query(struct http_exchange *x, const char *name) {
+    if (!x->query_read) {
+        const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(x->request);
+        const char *text = uri ? evhttp_uri_get_query(uri) : NULL;
+        TAILQ_INIT(&x->query);
+        x->query_read = true;
+        if (text)
+            evhttp_parse_query_str(text, &x->query); // one that is ill-formed has no parameters
+    }
+    return evhttp_find_header(&x->query, name);
+}
+
 void http_add_header(struct http_exchange *x, const char *name, const char *value) {
     evhttp_add_header(evhttp_request_get_output_headers(x->request), name, value);
 }
@@ -362,7 +379,7 @@ void http_fail(struct http_exchange *x, int status, const char *type, const char
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     struct strbuf body = {0};
-    x->server->options.error_body(&body, x->path, status, type ? type : type_of_status(status), code, param,
+    x->server->options.error_body(&body, x, status, type ? type : type_of_status(status), code, param,
                                   str_from(message));
     log_info("server: refused id=%s path=%.*s status=%d", x->request_id, (int)x->path.n, x->path.data,
              status);

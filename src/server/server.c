@@ -16,6 +16,8 @@ static const struct http_route ROUTES[] = {
     {"POST", "/v1/embeddings", openai_embeddings},
     {"POST", "/v1/rerank", server_rerank},
     {"POST", "/v1/responses", openai_responses},
+    {"POST", "/v1/responses/input_tokens", openai_response_tokens},
+    {"POST", "/v1/responses/*", openai_response_cancel},
     {"GET", "/v1/responses/*", openai_response},
     {"DELETE", "/v1/responses/*", openai_response_delete},
     {"POST", "/v1/messages", anthropic_messages},
@@ -56,16 +58,22 @@ void server_index(struct http_exchange *exchange, void *user) {
     strbuf_deinit(&out);
 }
 
-// Errors of Anthropic's routes have Anthropic's shape.
-static void error_body(struct strbuf *out, struct str path, int status, const char *type, const char *code,
-                       const char *param, struct str message) {
-    if (str_starts(path, STR("/v1/messages")))
-        anthropic_error(out, status, type, message);
+// A route of Anthropic's, or one of both APIs asked by Anthropic's client.
+static bool is_anthropic(const struct http_exchange *exchange) {
+    return str_starts(http_path(exchange), STR("/v1/messages")) || http_header(exchange, "anthropic-version");
+}
+
+static void error_body(struct strbuf *out, const struct http_exchange *exchange, int status, const char *type,
+                       const char *code, const char *param, struct str message) {
+    if (is_anthropic(exchange))
+        anthropic_error(out, status, type, message, http_request_id(exchange));
     else
         openai_append_error(out, message, type, param, code);
 }
 
 static bool admit(struct http_exchange *exchange, void *user) {
+    if (is_anthropic(exchange)) // what its client calls X-Request-Id
+        http_add_header(exchange, "request-id", http_request_id(exchange));
     return guard_admit(&((struct server *)user)->guard, exchange);
 }
 

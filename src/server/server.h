@@ -60,12 +60,12 @@ bool server_post(struct server *server, http_post_fn *fn, void *user);
 // As http_on_readable().
 bool server_on_readable(struct server *server, int fd, http_post_fn *fn, void *user);
 
-// The status of an error in Anthropic's shape.
-void anthropic_error(struct strbuf *out, int status, const char *type, struct str message);
+// An error in Anthropic's shape. `type` may be NULL: it then follows from the status.
+void anthropic_error(struct strbuf *out, int status, const char *type, struct str message, const char *request_id);
 
 // Route handlers, one file a surface; `user` is the server.
 http_handler_fn openai_chat, openai_completions, openai_embeddings, openai_models, openai_model, openai_responses, openai_response,
-    openai_response_delete, anthropic_messages, anthropic_count_tokens, server_index, server_health,
+    openai_response_cancel, openai_response_delete, openai_response_tokens, anthropic_messages, anthropic_count_tokens, server_index, server_health,
     server_rerank, server_fit, server_ready, server_stats, server_metrics, server_tokenize, server_detokenize, server_apply_template,
     server_openapi, server_downloads;
 #endif
