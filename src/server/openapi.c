@@ -62,6 +62,7 @@ static const struct operation OPERATIONS[] = {
     {"get", "/stats", "What the engine is doing", NULL, JSON, false},
     {"get", "/metrics", "Counters and histograms for Prometheus", NULL, "text/plain", false},
     {"get", "/fit", "The memory that the served model takes, and how fast it has answered", NULL, JSON, false},
+    {"get", "/library", "The downloaded models, as read within the last 30 seconds (?refresh=1: now)", NULL, JSON, false},
     {"get", "/downloads", "What the server is fetching and has fetched lately", NULL, JSON, false},
     {"get", "/openapi.json", "This description", NULL, JSON, false},
 };

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/library.h"
 #include "server/openai_answer.h"
 
 enum { DRAIN_MS_DEFAULT = 30000 };
@@ -33,6 +34,7 @@ static const struct http_route ROUTES[] = {
     {"GET", "/stats", server_stats},
     {"GET", "/metrics", server_metrics},
     {"GET", "/fit", server_fit},
+    {"GET", "/library", server_library},
     {"GET", "/downloads", server_downloads},
     {"GET", "/openapi.json", server_openapi},
     {NULL, NULL, NULL},
@@ -95,7 +97,8 @@ struct server *server_create(const struct server_options *options, struct err *e
     server->guard = (struct guard){options->api_key, options->cors_origins,
                                    options->unix_path ? NULL : options->host};
     server->responses = response_store_create(RESPONSE_STORE_BYTES_MAX, RESPONSE_STORE_TTL_S, err);
-    server->http = server->responses ? http_create(&http, err) : NULL;
+    server->library = server->responses ? library_create(err) : NULL;
+    server->http = server->library ? http_create(&http, err) : NULL;
     if (!server->http) {
         server_destroy(server);
         return NULL;
@@ -160,7 +163,9 @@ void server_destroy(struct server *server) {
         engine_destroy(served->engine); // first: its last events still find the event loop
         served->engine = NULL;
     }
+    library_stop(server->library);
     http_destroy(server->http);
+    library_destroy(server->library);
     while (server->all_served)
         served_destroy(server->all_served);
     response_store_destroy(server->responses);
