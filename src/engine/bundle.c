@@ -1,7 +1,9 @@
 #include "engine/bundle.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "artifact/builtin.h"
 #include "base/clock.h"
@@ -84,6 +86,33 @@ static bool read_pooling(struct bundle *bundle, const char *folder, struct err *
     return ok;
 }
 
+static int makes_the_model(const struct dirent *item) {
+    struct str name = str_from(item->d_name);
+    return str_ends(name, STR(".safetensors")) || str_eq_c(name, "config.json") || str_eq_c(name, "kv_config.json");
+}
+
+// A file that was replaced by another of its size and time is taken for the same one.
+static char *identity_of(const char *folder, const struct tokenizer *tokenizer, struct err *err) {
+    struct strbuf text = {0};
+    struct dirent **items = NULL;
+    int n = folder ? scandir(folder, &items, makes_the_model, alphasort) : 0;
+    for (int i = 0; i < n; i++) {
+        char path[PATH_MAX];
+        struct stat st;
+        if (snprintf(path, sizeof path, "%s/%s", folder, items[i]->d_name) < (int)sizeof path && stat(path, &st) == 0)
+            strbuf_printf(&text, "%s %jd %jd.%09ld\n", items[i]->d_name, (intmax_t)st.st_size,
+                          (intmax_t)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        free(items[i]);
+    }
+    free(items);
+    strbuf_append_c(&text, folder ? "" : "builtin\n");
+    strbuf_append_c(&text, tokenizer ? tokenizer_fingerprint(tokenizer) : "");
+    char *identity = strbuf_take(&text);
+    if (!identity)
+        err_set(err, ERR_NOMEM, "out of memory");
+    return identity;
+}
+
 bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct err *err) {
     uint64_t start = clock_ns();
     *bundle = (struct bundle){.is_builtin = o->folder == NULL};
@@ -109,6 +138,9 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
         if (!bundle->chat)
             goto failed;
     }
+    bundle->identity = identity_of(o->folder, bundle->tokenizer, err);
+    if (!bundle->identity)
+        goto failed;
     bundle->load_ms = clock_ms_since(start);
     return true;
 failed:
@@ -123,6 +155,7 @@ void bundle_close(struct bundle *bundle) {
     if (bundle->be)
         bundle->be->ops->close(bundle->be);
     free(bundle->name);
+    free(bundle->identity);
     *bundle = (struct bundle){0};
 }
 

@@ -24,6 +24,7 @@ struct bundle {
     struct chat_template *chat;   // NULL only without_tokenizer
     bool is_embedding; // made for embeddings, not for text
     char pooling[64]; // how embeddings are made if not by the last token ("pooling_mode_mean_tokens"), else empty
+    char *identity; // text: names, sizes and times of the files that make the model, and its tokenizer's fingerprint
     double load_ms;
 };
 
