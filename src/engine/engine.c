@@ -76,6 +76,7 @@ struct engine {
     struct queue *inbox;         // submit -> engine thread
     _Atomic bool stopping;       // destroy -> engine thread
     _Atomic bool draining;       // drain -> submit
+    _Atomic bool forgetting;     // forget -> engine thread
     _Atomic uint32_t n_live;     // submit +1, last event -1
 
     // The engine thread's own.
@@ -788,7 +789,7 @@ static void tend_flushes(struct engine *engine, bool idle) {
     pthread_mutex_unlock(&engine->flush_lock);
     for (struct flush *next; list; list = next) {
         next = list->next;
-        list->fn(list->user, later == UINT32_MAX && disk.n_failed == list->n_failed);
+        list->fn(list->user, later == UINT32_MAX && disk.n_failed == list->n_failed, &disk);
         free(list);
     }
 }
@@ -825,9 +826,10 @@ static void close_disk(struct engine *engine) {
         return;
     struct disk_cache_stats before, after;
     disk_cache_stats(engine->disk, &before);
-    bool complete = prefix_cache_flush(engine->prefix, clock_ns() + (uint64_t)ENGINE_FLUSH_MS * 1000000);
+    bool forget = atomic_load_explicit(&engine->forgetting, memory_order_acquire);
+    bool complete = !forget && prefix_cache_flush(engine->prefix, clock_ns() + (uint64_t)ENGINE_FLUSH_MS * 1000000);
     disk_cache_stats(engine->disk, &after);
-    if (!complete || after.n_failed != before.n_failed)
+    if (!forget && (!complete || after.n_failed != before.n_failed))
         log_warn("engine: not all of the prompt cache could be written to disk");
     pthread_mutex_lock(&engine->flush_lock);
     struct flush *list = engine->flushes;
@@ -835,7 +837,7 @@ static void close_disk(struct engine *engine) {
     pthread_mutex_unlock(&engine->flush_lock);
     for (struct flush *next; list; list = next) {
         next = list->next;
-        list->fn(list->user, complete && after.n_failed == list->n_failed);
+        list->fn(list->user, complete && after.n_failed == list->n_failed, &after);
         free(list);
     }
 }
@@ -1045,6 +1047,10 @@ struct engine *engine_create(struct model *model, const struct tokenizer *tokeni
 
 void engine_drain(struct engine *engine) {
     atomic_store_explicit(&engine->draining, true, memory_order_release);
+}
+
+void engine_forget(struct engine *engine) {
+    atomic_store_explicit(&engine->forgetting, true, memory_order_release);
 }
 
 void engine_destroy(struct engine *engine) {

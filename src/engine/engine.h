@@ -24,6 +24,8 @@ struct engine *engine_create(struct model *model, const struct tokenizer *tokeni
 // Stop at the next step: running and waiting requests end as FINISH_CANCELLED. What the prompt cache has goes to disk,
 // if it has one, for at most ENGINE_FLUSH_MS. Joins the thread.
 void engine_destroy(struct engine *engine); // NULL is allowed
+// Somebody is in a hurry: nothing more goes to disk at the end. Any thread.
+void engine_forget(struct engine *engine);
 // Refuse new requests (ERR_BUSY) and let the running ones finish; returns at once.
 void engine_drain(struct engine *engine);
 // Requests that wait or run.
@@ -103,7 +105,7 @@ void gen_ticket_release(struct gen_ticket *ticket); // NULL is allowed
 // Write all that the prompt cache holds and the disk does not; running requests go on meanwhile. fn(user) once it is
 // there, or once it is clear that it will not be (`complete` false: the disk is full, the engine ends), on the engine's
 // thread: it must not block. False with ERR_UNSUPPORTED if there is no disk cache, ERR_NOMEM; fn is not called then.
-typedef void engine_flush_fn(void *user, bool complete);
+typedef void engine_flush_fn(void *user, bool complete, const struct disk_cache_stats *disk);
 bool engine_flush(struct engine *engine, engine_flush_fn *fn, void *user, struct err *err);
 
 struct engine_stats {

@@ -64,6 +64,7 @@ static const struct operation OPERATIONS[] = {
     {"get", "/fit", "The memory that the served model takes, and how fast it has answered", NULL, JSON, false},
     {"get", "/library", "The downloaded models, as read within the last 30 seconds (?refresh=1: now)", NULL, JSON, false},
     {"get", "/downloads", "What the server is fetching and has fetched lately", NULL, JSON, false},
+    {"post", "/admin/cache/flush", "Write the prompt cache to its disk tier, and wait for it", NULL, JSON, false},
     {"get", "/openapi.json", "This description", NULL, JSON, false},
 };
 

@@ -36,6 +36,7 @@ static const struct http_route ROUTES[] = {
     {"GET", "/fit", server_fit},
     {"GET", "/library", server_library},
     {"GET", "/downloads", server_downloads},
+    {"POST", "/admin/cache/flush", server_cache_flush},
     {"GET", "/openapi.json", server_openapi},
     {NULL, NULL, NULL},
 };
@@ -135,6 +136,8 @@ static void stop_when_drained(void *user) {
 static void on_stop_signal(void *user) {
     struct server *server = user;
     if (server->stopping) { // asked twice: at once
+        for (struct served *served = server->all_served; served; served = served->next)
+            engine_forget(served->engine);
         http_stop(server->http);
         return;
     }

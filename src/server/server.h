@@ -68,5 +68,5 @@ void anthropic_error(struct strbuf *out, int status, const char *type, struct st
 http_handler_fn openai_chat, openai_completions, openai_embeddings, openai_models, openai_model, openai_responses, openai_response,
     openai_response_cancel, openai_response_delete, openai_response_tokens, anthropic_messages, anthropic_count_tokens, server_index, server_health,
     server_rerank, server_fit, server_ready, server_stats, server_metrics, server_tokenize, server_detokenize, server_apply_template,
-    server_openapi, server_downloads, server_library;
+    server_cache_flush, server_openapi, server_downloads, server_library;
 #endif

@@ -340,7 +340,8 @@ static void a_restart_finds_what_the_run_before_had(void **state) {
     }
 }
 
-static void on_flushed(void *user, bool complete) {
+static void on_flushed(void *user, bool complete, const struct disk_cache_stats *stats) {
+    assert_int_equal(stats->n_pending, 0);
     *(_Atomic int *)user = complete ? 1 : -1;
 }
 
