@@ -17,7 +17,7 @@
 struct serve_args {
     const char *ssd_cache;
     const char *host, *unix_path, *log_format, *api_key, *cors, *tls_cert, *tls_key;
-    int64_t port, n_connections_max, n_rows, ctx_len, max_tokens, step_tokens, drain_s;
+    int64_t port, n_connections_max, idle_s, head_s, n_rows, ctx_len, max_tokens, step_tokens, drain_s;
     int64_t ssd_idle_s;
     double memory_budget_gb, kv_budget_gb, prompt_cache_gib, ssd_max_gib;
     struct sampler_given sampling;
@@ -193,6 +193,8 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
     options.tls_cert = args->tls_cert;
     options.tls_key = args->tls_key;
     options.n_connections_max = (uint32_t)args->n_connections_max;
+    options.idle_timeout_ms = (uint32_t)args->idle_s * 1000;
+    options.head_timeout_ms = (uint32_t)args->head_s * 1000;
     options.sampling = args->sampling;
     options.max_tokens = args->max_tokens;
     options.drain_ms = (uint32_t)args->drain_s * 1000;
@@ -269,6 +271,7 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
 int cmd_serve(int argc, char **argv) {
     struct model_args model = model_args_default();
     struct serve_args args = {.host = "127.0.0.1", .port = 8080, .n_connections_max = SERVER_CONNECTIONS_MAX,
+                              .idle_s = SERVER_IDLE_TIMEOUT_MS / 1000, .head_s = SERVER_HEAD_TIMEOUT_MS / 1000,
                               .log_format = "text", .drain_s = 30,
                               .prompt_cache_gib = ENGINE_PROMPT_CACHE_GIB};
     const struct cli_option own[] = {
@@ -289,6 +292,10 @@ int cmd_serve(int argc, char **argv) {
          .help = "and this private key"},
         {.name = "--max-connections", .kind = CLI_INT, .out = &args.n_connections_max, .value = "N",
          .min = 1, .max = 1e6, .help = "connections at once; more wait (4096)"},
+        {.name = "--idle-timeout", .kind = CLI_INT, .out = &args.idle_s, .value = "S", .min = 1, .max = 86400,
+         .help = "seconds after which a silent connection is closed (120)"},
+        {.name = "--header-timeout", .kind = CLI_INT, .out = &args.head_s, .value = "S", .min = 1, .max = 86400,
+         .help = "seconds that a request's headers may take to arrive (20)"},
         {.name = "--batch", .alias = "--decode-concurrency", .kind = CLI_INT, .out = &args.n_rows,
          .value = "N", .min = 0, .max = 4096, .help = "sequences that run together (8)"},
         {.name = "--context-length", .kind = CLI_INT, .out = &args.ctx_len, .value = "N", .min = 0,

@@ -25,6 +25,8 @@ struct http_options {
     void *user;                      // given to handlers
     size_t body_bytes_max;
     uint32_t n_connections_max;         // more wait in the listener's queue
+    uint32_t idle_timeout_ms; // of a socket that neither takes nor gives anything
+    uint32_t head_timeout_ms; // from a request's first byte to the end of its headers
     const char *tls_cert, *tls_key;     // PEM files, NULL = plain HTTP
     // May this request go on? If not, it has answered it. NULL = all.
     bool (*admit)(struct http_exchange *exchange, void *user);

@@ -94,6 +94,8 @@ struct server *server_create(const struct server_options *options, struct err *e
         .tls_key = options->tls_key,
         .n_connections_max =
             options->n_connections_max ? options->n_connections_max : SERVER_CONNECTIONS_MAX,
+        .idle_timeout_ms = options->idle_timeout_ms ? options->idle_timeout_ms : SERVER_IDLE_TIMEOUT_MS,
+        .head_timeout_ms = options->head_timeout_ms ? options->head_timeout_ms : SERVER_HEAD_TIMEOUT_MS,
         .body_bytes_max = options->body_bytes_max ? options->body_bytes_max : SERVER_BODY_BYTES_MAX};
     server->guard = (struct guard){options->api_key, options->cors_origins,
                                    options->unix_path ? NULL : options->host};

@@ -10,7 +10,12 @@
 #include "server/response_store.h"
 #include "server/served.h"
 
-enum { SERVER_BODY_BYTES_MAX = 64 << 20, SERVER_CONNECTIONS_MAX = 4096 };
+enum {
+    SERVER_BODY_BYTES_MAX = 64 << 20,
+    SERVER_CONNECTIONS_MAX = 4096,
+    SERVER_IDLE_TIMEOUT_MS = 120000,
+    SERVER_HEAD_TIMEOUT_MS = 20000,
+};
 
 struct server_options {
     const char *host; // default 127.0.0.1
@@ -21,6 +26,7 @@ struct server_options {
     const char *cors_origins; // whose web pages may ask, comma-separated or "*"; NULL = local ones
     const char *tls_cert, *tls_key; // PEM files; both or none
     uint32_t n_connections_max;     // 0 = SERVER_CONNECTIONS_MAX
+    uint32_t idle_timeout_ms, head_timeout_ms; // as http_options; 0 = SERVER_IDLE_TIMEOUT_MS, SERVER_HEAD_TIMEOUT_MS
     uint32_t drain_ms;      // how long SIGTERM waits for running answers; 0 = 30 s
     // Defaults of requests that do not say. What is not given, max_tokens <= 0: the model's own, else loam's.
     struct sampler_given sampling;
