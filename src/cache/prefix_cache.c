@@ -36,8 +36,13 @@ struct snapshot {
 struct node {
     struct link used; // first: a link is its node
     uint64_t tick;
-    struct node *parent, *first_child, *prev, *next; // siblings
-    uint64_t space;    // of children of the root
+    struct node *parent;
+    // In the order of their spaces and tokens, so that those which begin like a given text are neighbours. None begins
+    // with all of another's tokens: that one would have grown.
+    struct node **children; // [n_children]
+    uint32_t n_children, n_children_max;
+    uint32_t n_inner_snapshots; // of children, before the end of a page
+    uint64_t space;
     uint32_t depth;    // the block of a table that its pages go to
     uint32_t n_tokens; // below KV_PAGE_TOKENS only for leaves
     int32_t tokens[KV_PAGE_TOKENS];
@@ -97,6 +102,66 @@ static void touch(struct prefix_cache *cache, struct node *node) {
 
 static bool is_full(const struct prefix_cache *cache, uint32_t group) {
     return kv_cache_window(cache->options.device.kv, group) == 0;
+}
+
+// ---- Children -----------------------------------------------------------------------------------
+static uint32_t n_common(const struct node *node, uint64_t space, const int32_t *tokens, uint32_t n) {
+    uint32_t i = 0, most = node->space == space ? min_u32(node->n_tokens, n) : 0;
+    while (i < most && node->tokens[i] == tokens[i])
+        i++;
+    return i;
+}
+
+// Does a child come before these n tokens?
+static bool is_before(const struct node *child, uint64_t space, const int32_t *tokens, uint32_t n) {
+    if (child->space != space)
+        return child->space < space;
+    uint32_t i = n_common(child, space, tokens, n);
+    return i < n && (i == child->n_tokens || child->tokens[i] < tokens[i]);
+}
+
+// The first child that does not: those that begin most like the tokens are next to it.
+static uint32_t place_for(const struct node *node, uint64_t space, const int32_t *tokens, uint32_t n) {
+    uint32_t low = 0, high = node->n_children;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (is_before(node->children[middle], space, tokens, n))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool insert_child(struct node *parent, struct node *child) {
+    if (parent->n_children == parent->n_children_max) {
+        uint32_t n = max_u32(parent->n_children_max * 2, 1);
+        struct node **more = realloc(parent->children, n * sizeof *more);
+        if (!more)
+            return false;
+        parent->children = more;
+        parent->n_children_max = n;
+    }
+    struct node **place = parent->children + place_for(parent, child->space, child->tokens, child->n_tokens);
+    memmove(place + 1, place, (size_t)(parent->children + parent->n_children - place) * sizeof *place);
+    *place = child;
+    parent->n_children++;
+    return true;
+}
+
+static void remove_child(struct node *child) {
+    struct node *parent = child->parent;
+    struct node **place = parent->children + place_for(parent, child->space, child->tokens, child->n_tokens);
+    assert(*place == child);
+    parent->n_children--;
+    memmove(place, place + 1, (size_t)(parent->children + parent->n_children - place) * sizeof *place);
+}
+
+// The child that holds a whole page's tokens.
+static struct node *whole_child(const struct node *node, uint64_t space, const int32_t *tokens) {
+    uint32_t at = place_for(node, space, tokens, KV_PAGE_TOKENS);
+    struct node *child = at < node->n_children ? node->children[at] : NULL;
+    return child && n_common(child, space, tokens, KV_PAGE_TOKENS) == KV_PAGE_TOKENS ? child : NULL;
 }
 
 // ---- To disk ------------------------------------------------------------------------------------
@@ -186,6 +251,7 @@ static void drop_snapshot(struct prefix_cache *cache, struct node *node) {
         return;
     spill_before_drop(cache, node, DISK_STATE);
     cache->stats.n_dirty -= snapshot_is_dirty(cache, node);
+    node->parent->n_inner_snapshots -= snapshot->n_tokens < KV_PAGE_TOKENS;
     unlink_used(&snapshot->used);
     cache->stats.bytes -= snapshot->n_bytes;
     cache->stats.snapshot_bytes -= snapshot->n_bytes;
@@ -195,29 +261,25 @@ static void drop_snapshot(struct prefix_cache *cache, struct node *node) {
 }
 
 static void drop_leaf(struct prefix_cache *cache, struct node *node) {
-    assert(!node->first_child);
+    assert(node->n_children == 0);
     drop_snapshot(cache, node);
     spill_before_drop(cache, node, DISK_PAGE);
     cache->stats.n_dirty -= page_is_dirty(cache, node);
     for (uint32_t g = 0; g < cache->n_groups; g++)
         if (node->pages[g] != KV_PAGE_NONE)
             kv_cache_release(cache->options.device.kv, g, node->pages[g]);
-    if (node->prev)
-        node->prev->next = node->next;
-    else
-        node->parent->first_child = node->next;
-    if (node->next)
-        node->next->prev = node->prev;
+    remove_child(node);
     unlink_used(&node->used);
     cache->stats.bytes -= cache->node_bytes;
     cache->stats.n_nodes--;
     cache->stats.n_evicted++;
+    free(node->children);
     free(node);
 }
 
 // A leaf without a snapshot is of no use to a model that needs one: it goes, and so may its parents.
 static void prune(struct prefix_cache *cache, struct node *node) {
-    while (cache->needs_snapshots && node != &cache->root && !node->first_child && !node->snapshot) {
+    while (cache->needs_snapshots && node != &cache->root && node->n_children == 0 && !node->snapshot) {
         struct node *parent = node->parent;
         drop_leaf(cache, node);
         node = parent;
@@ -260,7 +322,7 @@ bool prefix_cache_give_way(struct prefix_cache *cache, uint32_t group, uint32_t 
     for (struct link *link = cache->nodes.newer; link != &cache->nodes && kv_cache_n_free(kv, group) < n;) {
         struct node *node = (struct node *)link;
         link = link->newer;
-        if (node->first_child || node->pages[group] == KV_PAGE_NONE ||
+        if (node->n_children || node->pages[group] == KV_PAGE_NONE ||
             kv_cache_references(kv, group, node->pages[group]) > 1)
             continue;
         drop_leaf(cache, node); // what this leaves without a snapshot is next to go
@@ -302,6 +364,7 @@ void prefix_cache_destroy(struct prefix_cache *cache) {
     assert(!cache->loads);
     cache->is_closing = true;
     prefix_cache_clear(cache);
+    free(cache->root.children);
     free(cache);
 }
 
@@ -311,16 +374,41 @@ void prefix_cache_stats(const struct prefix_cache *cache, struct prefix_cache_st
 }
 
 // ---- Looking up ---------------------------------------------------------------------------------
-static uint32_t n_common(const struct node *node, const int32_t *tokens, uint32_t n) {
-    uint32_t i = 0, most = min_u32(node->n_tokens, n);
-    while (i < most && node->tokens[i] == tokens[i])
-        i++;
-    return i;
+// How many of the first n_same tokens of a child a sequence can go on from.
+static uint32_t n_usable(const struct prefix_cache *cache, const struct node *child, uint32_t n_same) {
+    if (!cache->needs_snapshots)
+        return n_same;
+    return child->snapshot && child->snapshot->n_tokens <= n_same ? child->snapshot->n_tokens : 0;
 }
 
-static bool is_child(const struct prefix_cache *cache, const struct node *node, const struct node *child,
-                     uint64_t space) {
-    return node != &cache->root || child->space == space;
+// The child from which most of n tokens can be gone on from, and how many; NULL = none.
+static struct node *best_child(const struct prefix_cache *cache, const struct node *node, uint64_t space,
+                               const int32_t *tokens, uint32_t n, uint32_t *n_best) {
+    struct node *best = NULL;
+    uint32_t at = place_for(node, space, tokens, n);
+    *n_best = 0;
+    // Away from the place, children begin less and less like the tokens.
+    for (uint32_t i = at; i < node->n_children; i++) {
+        uint32_t same = n_common(node->children[i], space, tokens, n);
+        uint32_t usable = same > *n_best ? n_usable(cache, node->children[i], same) : 0;
+        if (usable > *n_best) {
+            best = node->children[i];
+            *n_best = usable;
+        }
+        if (same <= *n_best || (cache->needs_snapshots && node->n_inner_snapshots == 0))
+            break;
+    }
+    for (uint32_t i = at; i-- > 0 && !(cache->needs_snapshots && node->n_inner_snapshots == 0);) {
+        uint32_t same = n_common(node->children[i], space, tokens, n);
+        uint32_t usable = same > *n_best ? n_usable(cache, node->children[i], same) : 0;
+        if (usable > *n_best) {
+            best = node->children[i];
+            *n_best = usable;
+        }
+        if (same <= *n_best)
+            break;
+    }
+    return best;
 }
 
 struct prefix_hit prefix_cache_find(struct prefix_cache *cache, uint64_t space, const int32_t *tokens, uint32_t n_max,
@@ -329,21 +417,13 @@ struct prefix_hit prefix_cache_find(struct prefix_cache *cache, uint64_t space, 
     struct prefix_hit hit = {0};
     struct node *best = NULL, *node = &cache->root;
     for (uint32_t off = 0; node && off < n_max; off += KV_PAGE_TOKENS) {
-        struct node *whole = NULL;
-        for (struct node *child = node->first_child; child; child = child->next) {
-            if (!is_child(cache, node, child, space))
-                continue;
-            uint32_t n = n_common(child, tokens + off, n_max - off);
-            if (n == KV_PAGE_TOKENS)
-                whole = child;
-            if (cache->needs_snapshots)
-                n = child->snapshot && child->snapshot->n_tokens <= n ? child->snapshot->n_tokens : 0;
-            if (n == 0 || off + n <= hit.n_tokens)
-                continue;
+        uint32_t n = min_u32(n_max - off, KV_PAGE_TOKENS), n_best;
+        struct node *child = best_child(cache, node, space, tokens + off, n, &n_best);
+        if (child) {
             best = child;
-            hit.n_tokens = off + n;
+            hit.n_tokens = off + n_best;
         }
-        node = whole;
+        node = n == KV_PAGE_TOKENS ? whole_child(node, space, tokens + off) : NULL;
     }
     if (!best)
         return hit;
@@ -391,10 +471,10 @@ static struct node *add_child(struct prefix_cache *cache, struct node *parent, u
     node->depth = depth;
     node->n_tokens = n;
     memcpy(node->tokens, tokens, n * sizeof *tokens);
-    node->next = parent->first_child;
-    if (node->next)
-        node->next->prev = node;
-    parent->first_child = node;
+    if (!insert_child(parent, node)) {
+        free(node);
+        return NULL;
+    }
     link_first(&cache->nodes, &node->used);
     cache->stats.n_nodes++;
     cache->stats.bytes += cache->node_bytes;
@@ -404,15 +484,12 @@ static struct node *add_child(struct prefix_cache *cache, struct node *parent, u
 // The child that holds these n tokens (and maybe more after them); one that holds fewer of them grows.
 static struct node *child_for(struct prefix_cache *cache, struct node *parent, uint64_t space, uint32_t depth,
                               const int32_t *tokens, uint32_t n, const struct kv_seq *seq) {
-    struct node *shorter = NULL;
-    for (struct node *child = parent->first_child; child; child = child->next) {
-        uint32_t common = is_child(cache, parent, child, space) ? n_common(child, tokens, n) : 0;
-        if (common == n)
-            return child;
-        if (common && common == child->n_tokens)
-            shorter = child;
-    }
-    if (!shorter) {
+    uint32_t at = place_for(parent, space, tokens, n);
+    if (at < parent->n_children && n_common(parent->children[at], space, tokens, n) == n)
+        return parent->children[at];
+    // What these tokens begin with would be right before them; it keeps its place when it grows.
+    struct node *shorter = at ? parent->children[at - 1] : NULL;
+    if (!shorter || n_common(shorter, space, tokens, n) < shorter->n_tokens) {
         struct node *child = add_child(cache, parent, space, depth, tokens, n);
         if (child)
             take_pages(cache, child, seq);
@@ -440,6 +517,7 @@ static void set_snapshot(struct prefix_cache *cache, struct node *node, struct s
     snapshot->is_stored = false;
     link_first(&cache->snapshots, &snapshot->used);
     node->snapshot = snapshot;
+    node->parent->n_inner_snapshots += n_of_node < KV_PAGE_TOKENS;
     cache->stats.n_dirty += snapshot_is_dirty(cache, node);
     cache->stats.n_snapshots++;
     cache->stats.bytes += snapshot->n_bytes;
@@ -531,20 +609,10 @@ struct prefix_load {
     uint64_t start_ns, moved_ns;
 };
 
-// The child that holds a whole page's tokens.
-static struct node *whole_child(const struct prefix_cache *cache, struct node *node, uint64_t space,
-                                const int32_t *tokens) {
-    for (struct node *child = node->first_child; child; child = child->next)
-        if (is_whole(child) && is_child(cache, node, child, space) &&
-            n_common(child, tokens, KV_PAGE_TOKENS) == KV_PAGE_TOKENS)
-            return child;
-    return NULL;
-}
-
 static struct node *node_at(struct prefix_cache *cache, uint64_t space, const int32_t *tokens, uint32_t n_blocks) {
     struct node *node = &cache->root;
     for (uint32_t b = 0; node && b < n_blocks; b++)
-        node = whole_child(cache, node, space, tokens + b * KV_PAGE_TOKENS);
+        node = whole_child(node, space, tokens + b * KV_PAGE_TOKENS);
     return node;
 }
 
@@ -558,7 +626,7 @@ static bool plan_load(struct prefix_load *load, uint32_t n_max) {
     struct node *node = &cache->root;
     uint32_t n = 0, n_in_memory = 0, n_usable = 0; // blocks, blocks, tokens
     for (struct node *child; n < n_max; n++, node = child) {
-        child = whole_child(cache, node, load->space, load->tokens + n * KV_PAGE_TOKENS);
+        child = whole_child(node, load->space, load->tokens + n * KV_PAGE_TOKENS);
         if (!child)
             break;
         load->keys[n] = child->key;
@@ -645,7 +713,7 @@ static bool install_page(struct prefix_load *load, uint32_t block, const char *b
     struct node *parent = node_at(cache, load->space, load->tokens, block);
     if (!parent)
         return false;
-    if (whole_child(cache, parent, load->space, tokens))
+    if (whole_child(parent, load->space, tokens))
         return true; // it was computed meanwhile
     touch(cache, parent); // so that it goes last
     for (uint32_t g = 0; g < cache->n_groups; g++)
