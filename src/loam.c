@@ -378,7 +378,7 @@ bool loam_embed(loam_model *model, const char *text, size_t n, uint32_t n_dimens
     uint32_t n_values = 0;
     bool ok = pooled_embed_prompt(&model->bundle, (struct str){text, n}, &ids, &err) &&
               read_values(model, &ids, GEN_WANT_HIDDEN, &values, &n_values, &err);
-    n_values = ok ? pooled_embedding(values, n_values, n_dimensions, &err) : 0;
+    n_values = ok ? pooled_embedding(&model->bundle, values, n_values, n_dimensions, &err) : 0;
     token_list_deinit(&ids);
     if (n_values == 0) {
         free(values);

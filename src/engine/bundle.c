@@ -61,29 +61,19 @@ struct chat_template *bundle_open_chat(const char *folder, struct err *err) {
     return chat;
 }
 
-// Source: sentence-transformers, 1_Pooling/config.json: one flag a way to pool, or a name (5.x). A folder without it
-// says nothing.
-static bool read_pooling(struct bundle *bundle, const char *folder, struct err *err) {
-    static const char LAST[] = "pooling_mode_lasttoken";
-    char path[PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s/1_Pooling/config.json", folder);
-    if (n < 0 || (size_t)n >= sizeof path || !path_exists(path))
-        return true;
-    struct strbuf text = {0};
-    json_t *config = file_read(path, 1 << 20, &text, err) ? json_parse(strbuf_str(&text), path, err) : NULL;
-    strbuf_deinit(&text);
-    const char *key;
-    json_t *value;
-    json_object_foreach(config, key, value) {
-        struct str name = strncmp(key, "pooling_mode", 12) == 0 ? json_str(value) : (struct str){0};
-        if (name.n && !str_eq_c(name, "lasttoken"))
-            snprintf(bundle->pooling, sizeof bundle->pooling, "%.60s", name.data);
-        else if (strncmp(key, "pooling_mode_", 13) == 0 && strcmp(key, LAST) != 0 && json_is_true(value))
-            snprintf(bundle->pooling, sizeof bundle->pooling, "%.60s", key);
-    }
-    bool ok = config != NULL;
-    json_decref(config);
-    return ok;
+// How embeddings are made: as the folder says; encoders that say nothing are pooled by the mean, as
+// sentence-transformers does it.
+static bool read_sentence(struct bundle *bundle, const char *folder, struct err *err) {
+    struct sentence *s = &bundle->sentence;
+    bool is_encoder = model_is_encoder(bundle->model);
+    if (!sentence_open(s, folder, model_config_of(bundle->model)->d_model, err))
+        return false;
+    if (!s->given && is_encoder)
+        s->pooling = MODEL_POOL_MEAN;
+    if (!is_encoder && s->pooling != MODEL_POOL_LAST && !s->lacking)
+        s->lacking = s->pooling == MODEL_POOL_MEAN ? "pooling_mode_mean_tokens" : "pooling_mode_cls_token";
+    model_set_pooling(bundle->model, s->pooling);
+    return true;
 }
 
 static int makes_the_model(const struct dirent *item) {
@@ -128,7 +118,7 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
         goto failed;
     bundle->model = o->folder ? model_open(o->folder, bundle->be, &o->model, err)
                               : open_builtin(bundle->be, &o->model, err);
-    if (!bundle->model || (o->folder && !read_pooling(bundle, o->folder, err)))
+    if (!bundle->model || (o->folder && !read_sentence(bundle, o->folder, err)))
         goto failed;
     bundle->is_embedding = !model_has_head(bundle->model) ||
                            (o->folder && hub_is_embedding(o->folder, bundle->name));
@@ -149,6 +139,7 @@ failed:
 }
 
 void bundle_close(struct bundle *bundle) {
+    sentence_close(&bundle->sentence);
     chat_template_destroy(bundle->chat);
     tokenizer_destroy(bundle->tokenizer);
     model_destroy(bundle->model);

@@ -139,7 +139,7 @@ static bool check_request(const struct engine *engine, const struct gen_request 
     uint32_t ctx_len = engine->plan.limits.ctx_len;
     if (r->n_prompt == 0)
         return err_set(err, ERR_INVALID, "the prompt is empty");
-    if (r->n_prompt >= ctx_len)
+    if (r->n_prompt > ctx_len || (r->n_prompt == ctx_len && !model_is_encoder(engine->model)))
         return err_set(err, ERR_INVALID, "the prompt has %u tokens, but this server's context holds %u "
                        "including the answer; shorten the prompt or start loam with a longer "
                        "--context-length", r->n_prompt, ctx_len);
@@ -361,7 +361,8 @@ static bool make_free(struct engine *engine, uint32_t group, uint32_t n) {
 // Pages for the rest of the prompt and one more token must be free: then the prompt never waits halfway.
 static bool has_room(struct engine *engine, const struct gen_ticket *t, uint32_t n_found) {
     uint32_t need[KV_GROUPS_MAX];
-    kv_seq_need(engine->kv, &t->seq, n_found, t->n_tokens + 1, need);
+    uint32_t n_wanted = t->n_tokens + (model_is_encoder(engine->model) ? 0 : 1);
+    kv_seq_need(engine->kv, &t->seq, n_found, n_wanted, need);
     for (uint32_t g = 0; g < kv_cache_n_groups(engine->kv); g++) {
         uint32_t window = kv_cache_window(engine->kv, g);
         if (window) // pages behind the window go back while the prompt is read
@@ -561,7 +562,8 @@ static void build_step(struct engine *engine) {
         engine->running[i]->logits_idx = UINT32_MAX;
         engine->running[i]->in_step = false;
     }
-    for (uint32_t i = 0; i < engine->n_running; i++) {
+    bool whole = model_is_encoder(engine->model); // a text is read whole or, in a later step, not at all
+    for (uint32_t i = 0; i < engine->n_running && !whole; i++) {
         struct gen_ticket *t = engine->running[i];
         if (t->n_tokens - t->n_in_cache == 1 && add_row(engine, i, 1))
             budget--;
@@ -569,6 +571,8 @@ static void build_step(struct engine *engine) {
     for (uint32_t i = 0; i < engine->n_running && budget; i++) {
         struct gen_ticket *t = engine->running[i];
         uint32_t n = min_u32(t->n_tokens - t->n_in_cache, budget);
+        if (whole && n < t->n_tokens)
+            continue;
         if (engine->prefix && n)
             n = min_u32(n, prefix_cache_chunk_end(engine->prefix, t->n_in_cache, t->n_found, t->n_prompt) -
                                t->n_in_cache);
@@ -1000,7 +1004,7 @@ static bool allocate(struct engine *engine, struct err *err) {
         engine->free_slots[engine->n_free_slots++] = limits->n_state_slots - 1 - i;
     if (!model_prepare(engine->model, limits, err))
         return false;
-    if (engine->options.prompt_cache_bytes == 0)
+    if (engine->options.prompt_cache_bytes == 0 || model_is_encoder(engine->model))
         return true;
     if (engine->options.disk_folder && !open_disk(engine, err))
         return false;
