@@ -201,7 +201,7 @@ static struct gen_ticket *ticket_create(struct engine *engine, const struct gen_
         room = 0; // nothing is appended
     t->n_tokens_max = r->n_prompt + (r->max_tokens ? min_u32(r->max_tokens, room) : room);
     t->ignore_eos = r->ignore_eos;
-    t->state_slot = UINT32_MAX;
+    t->state_slot = t->logits_idx = UINT32_MAX;
     uint32_t variant_from = model_rope_variant_from(engine->model);
     t->rope_variant = variant_from && t->n_tokens_max > variant_from;
     t->space = t->rope_variant;
@@ -285,7 +285,8 @@ static void give_back(struct engine *engine, struct gen_ticket *t) {
     t->load = NULL;
     if (t->seq_ready)
         kv_seq_deinit(engine->kv, &t->seq);
-    t->seq_ready = false;
+    t->seq_ready = t->in_step = false;
+    t->logits_idx = UINT32_MAX;
     t->n_in_cache = 0;
     if (t->state_slot != UINT32_MAX)
         engine->free_slots[engine->n_free_slots++] = t->state_slot;

@@ -340,6 +340,44 @@ static void a_restart_finds_what_the_run_before_had(void **state) {
     }
 }
 
+// After a restart, requests for one prompt that come together wait for one load of it.
+static void requests_for_one_prompt_wait_for_one_load(void **state) {
+    (void)state;
+    static struct lane_answer want[N_SAME], got[N_SAME];
+    token_id ids[N_SAME_PROMPT + 3];
+    for (const char *const *name = models; *name; name++) {
+        char folder[PATH_MAX], what[96];
+        struct engine_stats stats = {0};
+        if (!zoo_folder(*name, folder))
+            continue;
+        for (int run = 0; run < 3; run++) {
+            struct lane lane;
+            struct err err = {0};
+            struct lane_options options = run ? disk_options(KV_BF16) : lane_options(KV_BF16, false, 1);
+            options.engine.n_rows = N_SAME + 1;
+            check_ok(lane_open(&lane, folder, &options, &err), &err);
+            random_state = 9;
+            for (uint32_t i = 0; i < N_SAME_PROMPT + 3; i++)
+                ids[i] = (token_id)(next_random() % model_config_of(lane.model)->n_vocab);
+            for (uint32_t i = 0; run == 0 && i < N_SAME; i++) {
+                lane_ask(&lane, &want[i], ids, N_SAME_PROMPT, N_ANSWER, i);
+                lane_wait(&want[i]);
+            }
+            if (run) {
+                ask_together(&lane, ids, got, run == 2);
+                for (uint32_t i = 0; i < N_SAME; i++) {
+                    snprintf(what, sizeof what, "%s, run %d, request %u of one prompt", *name, run, i);
+                    lane_check_same(&want[i], &got[i], what);
+                }
+            }
+            lane_settle(&lane, &stats);
+            lane_close(&lane);
+        }
+        assert_true(stats.cache.n_restored >= N_SAME_PROMPT / KV_PAGE_TOKENS);
+        assert_true(stats.cache.n_restored <= 2 * (N_SAME_PROMPT / KV_PAGE_TOKENS)); // the first was given up halfway
+    }
+}
+
 static void on_flushed(void *user, bool complete, const struct disk_cache_stats *stats) {
     assert_int_equal(stats->n_pending, 0);
     *(_Atomic int *)user = complete ? 1 : -1;
@@ -415,6 +453,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_cache_gives_way_in_a_small_pool),
         cmocka_unit_test(requests_for_one_prompt_read_it_once),
         cmocka_unit_test_setup_teardown(a_restart_finds_what_the_run_before_had, make_disk, remove_disk),
+        cmocka_unit_test_setup_teardown(requests_for_one_prompt_wait_for_one_load, make_disk, remove_disk),
         cmocka_unit_test_setup_teardown(what_is_let_go_of_comes_back_from_disk, make_disk, remove_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
