@@ -10,6 +10,7 @@
 enum {
     STOP_TOKENS = 512,     // positions with a snapshot are at least so far apart
     STOP_END_TOKENS = 128, // a snapshot near a prompt's end spares at least so many
+    ANSWER_TOKENS = 64,    // and one at an answer's end, whose copy takes a part of what so many took
     LOAD_TOKENS_MIN = 128, // what is not worth a load
     LOAD_AHEAD_BYTES = 64 << 20, // blobs of a load that are on their way
     LOAD_STUCK_MS = 10000,       // a disk that answers nothing for so long is not waited for
@@ -29,7 +30,7 @@ struct snapshot {
     size_t n_bytes;
     uint64_t used_ns;
     bool is_stored; // on disk, or on its way
-    char data[];
+    void *data;     // [n_bytes]
 };
 
 // A child is never used later than its parent, so the node used longest ago is a leaf.
@@ -62,6 +63,8 @@ struct prefix_cache {
     uint64_t node_bytes;
     size_t page_bytes; // of a node's pages together
     bool needs_snapshots;
+    void *spare; // memory of the last snapshot that was let go of, [spare_bytes]: it need not be touched for the first time
+    size_t spare_bytes;
     bool is_closing; // nothing is written any more
     struct prefix_load *loads; // list
     uint64_t n_loads;          // ever: tags
@@ -244,6 +247,31 @@ static void spill_before_drop(struct prefix_cache *cache, struct node *node, enu
         disk_cache_count_dropped(cache->options.disk);
 }
 
+// ---- Snapshots' memory --------------------------------------------------------------------------
+static struct snapshot *snapshot_create(struct prefix_cache *cache, size_t n_bytes) {
+    struct snapshot *snapshot = malloc(sizeof *snapshot);
+    if (!snapshot)
+        return NULL;
+    snapshot->n_bytes = n_bytes;
+    if (cache->spare && cache->spare_bytes == n_bytes) {
+        snapshot->data = cache->spare;
+        cache->spare = NULL;
+    } else {
+        snapshot->data = snapshot_alloc(n_bytes);
+    }
+    if (snapshot->data)
+        return snapshot;
+    free(snapshot);
+    return NULL;
+}
+
+static void snapshot_free(struct prefix_cache *cache, struct snapshot *snapshot) {
+    free(cache->spare);
+    cache->spare = snapshot->data;
+    cache->spare_bytes = snapshot->n_bytes;
+    free(snapshot);
+}
+
 // ---- Letting go ---------------------------------------------------------------------------------
 static void drop_snapshot(struct prefix_cache *cache, struct node *node) {
     struct snapshot *snapshot = node->snapshot;
@@ -257,7 +285,7 @@ static void drop_snapshot(struct prefix_cache *cache, struct node *node) {
     cache->stats.snapshot_bytes -= snapshot->n_bytes;
     cache->stats.n_snapshots--;
     node->snapshot = NULL;
-    free(snapshot);
+    snapshot_free(cache, snapshot);
 }
 
 static void drop_leaf(struct prefix_cache *cache, struct node *node) {
@@ -365,6 +393,7 @@ void prefix_cache_destroy(struct prefix_cache *cache) {
     cache->is_closing = true;
     prefix_cache_clear(cache);
     free(cache->root.children);
+    free(cache->spare);
     free(cache);
 }
 
@@ -534,35 +563,40 @@ static void add_snapshot(struct prefix_cache *cache, struct node *node, uint32_t
     size_t n_bytes = snapshot_bytes(&cache->options.device, n_tokens);
     if (n_bytes > cache->options.snapshot_bytes_max)
         return;
-    struct snapshot *snapshot = malloc(sizeof *snapshot + n_bytes);
-    if (!snapshot || !snapshot_take(&cache->options.device, seq, state_slot, n_tokens, snapshot->data)) {
-        free(snapshot);
-        return;
-    }
-    snapshot->n_bytes = n_bytes;
-    set_snapshot(cache, node, snapshot, n_of_node);
+    struct snapshot *snapshot = snapshot_create(cache, n_bytes);
+    if (snapshot && snapshot_take(&cache->options.device, seq, state_slot, n_tokens, snapshot->data))
+        set_snapshot(cache, node, snapshot, n_of_node);
+    else if (snapshot)
+        snapshot_free(cache, snapshot);
 }
 
-void prefix_cache_insert(struct prefix_cache *cache, uint64_t space, const int32_t *tokens, uint32_t n_tokens,
-                         const struct kv_seq *seq, uint32_t state_slot) {
+static void insert(struct prefix_cache *cache, uint64_t space, const int32_t *tokens, uint32_t n_tokens,
+                   uint32_t n_apart, const struct kv_seq *seq, uint32_t state_slot) {
     struct node *node = &cache->root;
-    uint32_t n = 0;
+    uint32_t n = 0, n_snapped = 0; // tokens up to the last snapshot before the end
     for (uint32_t off = 0; off < n_tokens; off += KV_PAGE_TOKENS) {
         n = min_u32(n_tokens - off, KV_PAGE_TOKENS);
         struct node *child = child_for(cache, node, space, off / KV_PAGE_TOKENS, tokens + off, n, seq);
         if (!child)
             break;
         node = child;
+        if (node->snapshot && node->snapshot->n_tokens <= n)
+            n_snapped = off + node->snapshot->n_tokens;
     }
     if (node == &cache->root)
         return;
     touch(cache, node);
     if (cache->needs_snapshots) {
-        if (node->depth == (n_tokens - 1) / KV_PAGE_TOKENS)
+        if (node->depth == (n_tokens - 1) / KV_PAGE_TOKENS && (n_tokens - n_snapped >= n_apart || n_snapped == n_tokens))
             add_snapshot(cache, node, n, seq, state_slot);
         prune(cache, node);
     }
     trim(cache);
+}
+
+void prefix_cache_insert(struct prefix_cache *cache, uint64_t space, const int32_t *tokens, uint32_t n_tokens,
+                         const struct kv_seq *seq, uint32_t state_slot) {
+    insert(cache, space, tokens, n_tokens, ANSWER_TOKENS, seq, state_slot);
 }
 
 // The next position after n_done where a snapshot pays, UINT32_MAX if there is none in the prompt: every stop_tokens,
@@ -581,13 +615,13 @@ void prefix_cache_keep(struct prefix_cache *cache, uint64_t space, const int32_t
     if (!cache->needs_snapshots) {
         uint32_t whole = min_u32(n_done, n_prompt) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
         if (whole > n_before)
-            prefix_cache_insert(cache, space, tokens, whole, seq, state_slot);
+            insert(cache, space, tokens, whole, 0, seq, state_slot);
         return;
     }
     for (uint32_t stop = n_before;
          (stop = next_stop(cache, stop, n_cached, n_prompt)) <= n_done;)
         if (stop == n_done || !cache->options.device.states)
-            prefix_cache_insert(cache, space, tokens, stop, seq, state_slot);
+            insert(cache, space, tokens, stop, 0, seq, state_slot);
 }
 
 uint32_t prefix_cache_chunk_end(const struct prefix_cache *cache, uint32_t n_done, uint32_t n_cached,
@@ -750,11 +784,10 @@ static bool install_snapshot(struct prefix_load *load, const char *blob) {
         return false;
     if (node->snapshot && node->snapshot->n_tokens == KV_PAGE_TOKENS)
         return true;
-    struct snapshot *snapshot = malloc(sizeof *snapshot + n_bytes);
+    struct snapshot *snapshot = snapshot_create(cache, n_bytes);
     if (!snapshot)
         return false;
     memcpy(snapshot->data, blob, n_bytes);
-    snapshot->n_bytes = n_bytes;
     touch(cache, node);
     set_snapshot(cache, node, snapshot, KV_PAGE_TOKENS);
     set_snapshot_stored(cache, node);

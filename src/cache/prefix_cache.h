@@ -43,8 +43,8 @@ bool prefix_cache_restore(struct prefix_cache *cache, const struct prefix_hit *h
                           uint32_t state_slot);
 
 // Keep the first n_tokens positions of `seq`, whose KV is complete. n_tokens is a multiple of KV_PAGE_TOKENS if the
-// sequence goes on (or its next token would copy the page). state_slot holds the state at n_tokens exactly. Where
-// memory for it fails, less is kept.
+// sequence goes on (or its next token would copy the page). state_slot holds the state at n_tokens exactly. A model that
+// needs snapshots gets one if the last one is 64 tokens or more behind. Where memory for it fails, less is kept.
 void prefix_cache_insert(struct prefix_cache *cache, uint64_t space, const int32_t *tokens, uint32_t n_tokens,
                          const struct kv_seq *seq, uint32_t state_slot);
 // Keep what pays of a prompt as it is read: positions (n_before, n_done] of n_prompt have come in this step, n_cached
