@@ -12,6 +12,7 @@ enum {
     FLAG_ALIVE = 8,
     FLAG_DEAD = 16,
     FLAG_FINITE = 32,
+    FLAG_COUNTED = 64, // holds a count that expr_relax() would free of its upper bound
 };
 #define UNKNOWN UINT32_MAX
 
@@ -24,6 +25,7 @@ struct node {
     uint32_t a, b, c, d; // as the kind needs: see the constructors
     uint32_t gen;        // the derivation that computed `memo`
     expr_id memo;
+    uint32_t reach; // expr_reach() + 1, 0 = unknown
     struct row *row;
 };
 
@@ -302,7 +304,7 @@ expr_id expr_cat(struct exprs *x, expr_id a, expr_id b) {
     }
     uint8_t fa = flags_of(x, a), fb = flags_of(x, b);
     uint8_t flags = (fa & fb & (FLAG_REGULAR | FLAG_NULLABLE | FLAG_FINITE)) |
-                    ((fa | fb) & FLAG_IMPURE);
+                    ((fa | fb) & (FLAG_IMPURE | FLAG_COUNTED));
     return intern(x, (struct node){.kind = EXPR_KIND_CAT, .flags = flags, .a = a, .b = b});
 }
 
@@ -448,7 +450,7 @@ static expr_id combine(struct exprs *x, enum expr_kind kind, const expr_id *part
         } else if (kept == 1) {
             result = ids[0];
         } else {
-            uint8_t flags = all & FLAG_REGULAR;
+            uint8_t flags = (all & FLAG_REGULAR) | (some & FLAG_COUNTED);
             if (kind == EXPR_KIND_OR)
                 flags |= (all & FLAG_FINITE) | (some & (FLAG_NULLABLE | FLAG_IMPURE));
             else
@@ -501,6 +503,8 @@ expr_id expr_rep(struct exprs *x, expr_id a, uint32_t min, uint32_t max) {
         flags |= FLAG_NULLABLE;
     if (max != EXPR_INF)
         flags |= fa & FLAG_FINITE;
+    if (max != EXPR_INF && max >= EXPR_RELAX_COUNT_MIN)
+        flags |= FLAG_COUNTED;
     return intern(x, (struct node){.kind = EXPR_KIND_REP, .flags = flags, .a = a, .b = min,
                                    .c = max});
 }
@@ -837,29 +841,34 @@ static expr_id step_raw(struct exprs *x, expr_id e, uint8_t b) {
     return to;
 }
 
-enum { ALIVE_STATES_MAX = 4096 };
+enum { ALIVE_STATES_MAX = 4096, ALIVE_STATES_FEW = 64 };
 
-// Search for a text, breadth first but the likely enders of a text first. What the search cannot
-// settle within ALIVE_STATES_MAX states counts as alive.
-bool expr_alive(struct exprs *x, expr_id e) {
+struct visit {
+    expr_id e;
+    uint32_t from;
+};
+
+static uint32_t add_reach(uint32_t a, uint32_t b) {
+    uint64_t sum = (uint64_t)a + b;
+    return sum < UINT32_MAX ? (uint32_t)sum : UINT32_MAX;
+}
+static uint32_t known_reach(const struct exprs *x, expr_id e) {
+    uint32_t stored = x->nodes[e].reach;
+    return stored == 0 || stored == UINT32_MAX ? UINT32_MAX : stored - 1;
+}
+
+// Is it plain that e matches something?
+static bool known_alive(const struct exprs *x, expr_id e) {
     uint8_t flags = flags_of(x, e);
-    if (flags & FLAG_DEAD)
-        return false;
-    if (flags & (FLAG_ALIVE | FLAG_NULLABLE) || !(flags & FLAG_IMPURE))
-        return true;
-    struct visit {
-        expr_id e;
-        uint32_t from;
-    } *queue = malloc(ALIVE_STATES_MAX * sizeof *queue);
-    uint32_t n_seen = 4 * ALIVE_STATES_MAX;
-    expr_id *seen = calloc(n_seen, sizeof *seen);
-    if (!queue || !seen) {
-        free(queue);
-        free(seen);
-        x->out_of_memory = true;
-        return true;
-    }
-    uint32_t n = 0, found = UINT32_MAX;
+    return flags & (FLAG_ALIVE | FLAG_NULLABLE) || !(flags & FLAG_IMPURE);
+}
+
+// The search of expr_alive() within n_max states. `seen` has 4 * n_max zeroed slots. False if that was
+// not enough and `last_try` is not set.
+static bool search(struct exprs *x, expr_id e, struct visit *queue, expr_id *seen, uint32_t n_max,
+                   bool last_try) {
+    uint32_t n_seen = 4 * n_max, n = 0, found = UINT32_MAX;
+    expr_id end = EXPR_NONE;
     bool overflow = false;
     queue[n++] = (struct visit){e, UINT32_MAX};
     seen[hash_u64(e) & (n_seen - 1)] = e;
@@ -872,11 +881,11 @@ bool expr_alive(struct exprs *x, expr_id e) {
             if (to == EXPR_NONE || to == last)
                 continue;
             last = to;
-            uint8_t f = flags_of(x, to);
-            if (f & FLAG_DEAD)
+            if (flags_of(x, to) & FLAG_DEAD)
                 continue;
-            if (f & (FLAG_ALIVE | FLAG_NULLABLE) || !(f & FLAG_IMPURE)) {
+            if (known_alive(x, to)) {
                 found = i;
+                end = to;
                 break;
             }
             uint64_t h = hash_u64(to);
@@ -884,7 +893,7 @@ bool expr_alive(struct exprs *x, expr_id e) {
                 h++;
             if (seen[h & (n_seen - 1)] == to)
                 continue;
-            if (n == ALIVE_STATES_MAX) {
+            if (n == n_max) {
                 overflow = true;
                 break;
             }
@@ -892,18 +901,137 @@ bool expr_alive(struct exprs *x, expr_id e) {
             queue[n++] = (struct visit){to, i};
         }
     }
-    if (found != UINT32_MAX)
-        for (uint32_t i = found; i != UINT32_MAX; i = queue[i].from)
+    if (found != UINT32_MAX) {
+        uint32_t reach = expr_reach(x, end);
+        for (uint32_t i = found; i != UINT32_MAX; i = queue[i].from) {
+            reach = add_reach(reach, 1);
             x->nodes[queue[i].e].flags |= FLAG_ALIVE;
-    else if (overflow || exprs_failed(x)) // all of them, or each would be searched in its turn
+            x->nodes[queue[i].e].reach = add_reach(reach, 1);
+        }
+    } else if (overflow || exprs_failed(x)) { // all of them, or each would be searched in its turn
+        if (overflow && !last_try)
+            return false;
         for (uint32_t i = 0; i < n; i++)
             x->nodes[queue[i].e].flags |= FLAG_ALIVE;
-    else
+    } else {
         for (uint32_t i = 0; i < n; i++)
             x->nodes[queue[i].e].flags |= FLAG_DEAD;
-    free(queue);
-    free(seen);
+    }
+    return true;
+}
+
+// Search for a text, breadth first but the likely enders of a text first. What the search cannot
+// settle within ALIVE_STATES_MAX states counts as alive.
+bool expr_alive(struct exprs *x, expr_id e) {
+    if (flags_of(x, e) & FLAG_DEAD)
+        return false;
+    if (known_alive(x, e))
+        return true;
+    struct visit few[ALIVE_STATES_FEW];
+    expr_id few_seen[4 * ALIVE_STATES_FEW] = {0};
+    if (!search(x, e, few, few_seen, ALIVE_STATES_FEW, false)) {
+        struct visit *queue = malloc(ALIVE_STATES_MAX * sizeof *queue);
+        expr_id *seen = calloc(4 * ALIVE_STATES_MAX, sizeof *seen);
+        if (queue && seen)
+            search(x, e, queue, seen, ALIVE_STATES_MAX, true);
+        else
+            x->out_of_memory = true;
+        free(queue);
+        free(seen);
+    }
     return !(flags_of(x, e) & FLAG_DEAD);
+}
+
+enum { REACH_TEXTS_MAX = 64, NESTING_MAX = 100 };
+
+static uint32_t reach_of(struct exprs *x, expr_id e, uint32_t depth) {
+    uint32_t total = 0; // of the parts of a chain that lie before e
+    struct node node;
+    for (;; e = node.b) {
+        node = x->nodes[e];
+        if (node.flags & FLAG_NULLABLE)
+            return total;
+        if (node.reach || depth > NESTING_MAX)
+            return add_reach(total, known_reach(x, e));
+        if (node.kind != EXPR_KIND_CAT)
+            break;
+        total = add_reach(total, reach_of(x, node.a, depth + 1));
+    }
+    uint32_t reach = UINT32_MAX;
+    switch ((enum expr_kind)node.kind) {
+    case EXPR_KIND_BYTES:
+        reach = 1;
+        break;
+    case EXPR_KIND_LITS:
+        for (uint32_t i = node.b; i < node.c && i < node.b + REACH_TEXTS_MAX; i++) {
+            size_t n = x->litsets[node.a].texts[i].n - node.d;
+            reach = n < reach ? (uint32_t)n : reach;
+        }
+        break;
+    case EXPR_KIND_OR:
+        for (uint32_t i = 0; i < node.b && i < REACH_TEXTS_MAX; i++) {
+            uint32_t one = reach_of(x, x->lists[node.a + i], depth + 1);
+            reach = one < reach ? one : reach;
+        }
+        break;
+    case EXPR_KIND_REP: {
+        uint64_t all = (uint64_t)reach_of(x, node.a, depth + 1) * node.b;
+        reach = all < UINT32_MAX / 2 ? (uint32_t)all : UINT32_MAX;
+        break;
+    }
+    case EXPR_KIND_TERM:
+        reach = reach_of(x, node.a, depth + 1);
+        break;
+    case EXPR_KIND_AND:
+    case EXPR_KIND_NOT:
+    case EXPR_KIND_REM:
+        expr_alive(x, e); // finds it on the way
+        reach = known_reach(x, e);
+        break;
+    default:
+        break;
+    }
+    x->nodes[e].reach = add_reach(reach, 1);
+    return add_reach(total, reach);
+}
+
+uint32_t expr_reach(struct exprs *x, expr_id e) {
+    return reach_of(x, e, 0);
+}
+
+static expr_id relax(struct exprs *x, expr_id e, uint32_t count_min, uint32_t *bytes,
+                     uint32_t depth) {
+    struct node node = x->nodes[e];
+    if (!(node.flags & FLAG_COUNTED) || depth > NESTING_MAX)
+        return e;
+    switch ((enum expr_kind)node.kind) {
+    case EXPR_KIND_REP:
+        if (node.c < count_min)
+            return e;
+        *bytes = node.c < *bytes ? node.c : *bytes; // a round that takes no byte can be left out
+        return expr_rep(x, node.a, node.b, EXPR_INF);
+    case EXPR_KIND_CAT: {
+        expr_id a = relax(x, node.a, count_min, bytes, depth + 1);
+        return expr_cat(x, a, relax(x, node.b, count_min, bytes, depth + 1));
+    }
+    case EXPR_KIND_OR:
+    case EXPR_KIND_AND: {
+        expr_id parts[8];
+        if (node.b > 8)
+            return e;
+        for (uint32_t i = 0; i < node.b; i++)
+            parts[i] = relax(x, x->lists[node.a + i], count_min, bytes, depth + 1);
+        return combine(x, (enum expr_kind)node.kind, parts, node.b);
+    }
+    case EXPR_KIND_TERM:
+        return expr_term(x, relax(x, node.a, count_min, bytes, depth + 1));
+    default:
+        return e; // under a complement more would become less
+    }
+}
+
+expr_id expr_relax(struct exprs *x, expr_id e, uint32_t count_min, uint32_t *bytes) {
+    return relax(x, e, count_min, bytes, 0);
 }
 
 expr_id expr_step(struct exprs *x, expr_id e, uint8_t b) {

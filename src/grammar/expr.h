@@ -16,6 +16,8 @@ enum {
     EXPR_NONE = 0, // matches nothing
     EXPR_EPS = 1,  // matches the empty text
 };
+// Counts below this end soon: expr_relax() leaves them.
+enum { EXPR_RELAX_COUNT_MIN = 32 };
 #define EXPR_INF UINT32_MAX
 
 enum expr_kind {
@@ -113,6 +115,14 @@ const expr_id *expr_row(const struct exprs *x, expr_id e);
 // Does the regular expression match any text at all?
 bool expr_alive(struct exprs *x, expr_id e);
 bool expr_match(struct exprs *x, expr_id e, struct str text);
+// The length in bytes of some text that the regular expression matches, the shortest or nearly so.
+// UINT32_MAX if none is known.
+uint32_t expr_reach(struct exprs *x, expr_id e);
+// The expression without the upper bounds of its large counts ("at most 5000 characters"), so that states
+// that differ in what is left of a count are one. Large: at least count_min, which is no less than
+// EXPR_RELAX_COUNT_MIN. What it matches besides is longer than *bytes, which shrinks to the smallest of
+// those counts. `e` itself if there is none.
+expr_id expr_relax(struct exprs *x, expr_id e, uint32_t count_min, uint32_t *bytes);
 // Forget the step tables when they hold more than `bytes_max`.
 void exprs_trim(struct exprs *x, size_t bytes_max);
 #endif

@@ -30,16 +30,26 @@ struct entry {
 struct span {
     uint32_t from, n;
 };
+// A token that a relaxed configuration allows: the text that it begins takes so many bytes.
+struct far_token {
+    token_id token;
+    uint32_t need;
+};
 // What a mask is made of: a ready mask (or none) and tokens besides.
 struct mask_memo {
     const uint32_t *base;
     uint32_t *dense; // instead of base and tokens, when there are many; owned
     token_id *tokens; // owned
     uint32_t n_tokens;
+    // Of a relaxed configuration: what the tokens of `base` need at most (UINT32_MAX: not known), and
+    // the tokens that need more than EXPR_RELAX_COUNT_MIN bytes, by falling need; owned.
+    uint32_t base_need, n_far;
+    struct far_token *far;
 };
 struct config {
     struct span items;
     bool accepts;
+    uint32_t near; // near_of() + 1, 0 = unknown
     struct mask_memo *memo;
 };
 struct closure {
@@ -101,9 +111,12 @@ struct machine {
     token_id *found;      // tokens found by the walks of one mask
     uint32_t *found_bits; // more of them
     uint32_t n_found, found_capacity;
+    bool measuring; // the walk collects far tokens
+    struct far_token *far;
+    uint32_t n_far, far_capacity;
     size_t memo_bytes;
-    struct machine_root *roots, walk_root, keep_root; // the last two: of the mask under way
-    config_id keep;
+    struct machine_root *roots, walk_root, keep_root, relaxed_root; // the last: of the mask under way
+    config_id keep, relaxed;
 };
 
 static void out_of_memory(struct machine *m) {
@@ -626,16 +639,20 @@ int machine_forced(struct machine *m, config_id c) {
 
 // ---- life --------------------------------------------------------------------------------------
 
+static void memo_free(struct machine *m, config_id c) {
+    struct mask_memo *memo = m->configs[c].memo;
+    if (!memo)
+        return;
+    free(memo->dense);
+    free(memo->tokens);
+    free(memo->far);
+    free(memo);
+    m->configs[c].memo = NULL;
+}
+
 static void memos_free(struct machine *m) {
-    for (uint32_t c = 2; c < m->n_configs; c++) {
-        struct mask_memo *memo = m->configs[c].memo;
-        if (!memo)
-            continue;
-        free(memo->dense);
-        free(memo->tokens);
-        free(memo);
-        m->configs[c].memo = NULL;
-    }
+    for (uint32_t c = 2; c < m->n_configs; c++)
+        memo_free(m, c);
     m->memo_bytes = 0;
 }
 
@@ -661,6 +678,8 @@ struct machine *machine_create(struct exprs *x, expr_id root, const struct gramm
     m->n_konts = 1;
     m->walk_root.ids = m->walk;
     m->keep_root.ids = &m->keep;
+    m->relaxed_root.ids = &m->relaxed;
+    machine_root_add(m, &m->relaxed_root);
     machine_root_add(m, &m->walk_root);
     machine_root_add(m, &m->keep_root);
     if (!configs_grow(m) || !m->konts || !m->walk || !m->walk_rows) {
@@ -693,6 +712,7 @@ void machine_destroy(struct machine *m) {
     free(m->walk_rows);
     free(m->found);
     free(m->found_bits);
+    free(m->far);
     free(m->slice_of);
     free(m);
 }
@@ -854,6 +874,34 @@ static void found_add(struct machine *m, token_id token) {
     m->found[m->n_found++] = token;
 }
 
+static void far_add(struct machine *m, token_id token, uint32_t need) {
+    if (m->n_far == m->far_capacity) {
+        uint32_t capacity = m->far_capacity ? m->far_capacity * 2 : 256;
+        struct far_token *far = realloc(m->far, capacity * sizeof *far);
+        if (!far) {
+            out_of_memory(m);
+            return;
+        }
+        m->far = far;
+        m->far_capacity = capacity;
+    }
+    m->far[m->n_far++] = (struct far_token){token, need};
+}
+
+// Bytes until one of the items ends, by some way.
+static uint32_t near_of(struct machine *m, config_id c) {
+    struct config *config = &m->configs[c];
+    if (!config->near) {
+        uint32_t near = config->accepts ? 0 : UINT32_MAX - 1;
+        for (uint32_t i = 0; i < config->items.n; i++) {
+            uint32_t one = expr_reach(m->x, m->items.items[config->items.from + i].d);
+            near = one < near ? one : near;
+        }
+        config->near = near + 1;
+    }
+    return config->near - 1;
+}
+
 // Find the tokens of the trie that may follow configuration m->walk[0], among those with
 // lead_min to lead_max cut-off spaces.
 static void walk_trie(struct machine *m, const struct trie *trie, uint32_t lead_min,
@@ -887,9 +935,16 @@ static void walk_trie(struct machine *m, const struct trie *trie, uint32_t lead_
             walk[node->depth] = to;
             rows[node->depth] = row_of(m, to);
         }
-        for (uint32_t k = node->entries; k < nodes[i + 1].entries; k++)
-            if (trie->entries[k].lead >= lead_min && trie->entries[k].lead <= lead_max)
-                found_add(m, trie->entries[k].token);
+        uint64_t need = 0;
+        if (m->measuring && node->entries < nodes[i + 1].entries)
+            need = (uint64_t)node->depth + near_of(m, walk[node->depth]);
+        for (uint32_t k = node->entries; k < nodes[i + 1].entries; k++) {
+            if (trie->entries[k].lead < lead_min || trie->entries[k].lead > lead_max)
+                continue;
+            found_add(m, trie->entries[k].token);
+            if (need > EXPR_RELAX_COUNT_MIN)
+                far_add(m, trie->entries[k].token, need < UINT32_MAX ? (uint32_t)need : UINT32_MAX);
+        }
         i++;
     }
 }
@@ -1002,9 +1057,10 @@ enum { SLICE_STATES_MAX = 64 };
 
 // Can every token of the slice be read from state d, whatever follows? A search through the states
 // that the slice's bytes reach; for slice 0 beside the automaton of plain content, without end; for the
-// others as far as a token is long.
-static bool slice_fits(struct machine *m, expr_id d, uint32_t slice) {
+// others as far as a token is long. *reach: the longest way from one of the states to an end.
+static bool slice_fits(struct machine *m, expr_id d, uint32_t slice, uint32_t *reach) {
     struct exprs *x = m->x;
+    *reach = 0;
     struct {
         expr_id d, content;
         uint32_t depth;
@@ -1036,6 +1092,8 @@ static bool slice_fits(struct machine *m, expr_id d, uint32_t slice) {
                 continue;
             if (n == SLICE_STATES_MAX)
                 return false;
+            uint32_t one = expr_reach(x, to);
+            *reach = one > *reach ? one : *reach;
             seen[n].d = to;
             seen[n].content = content;
             seen[n++].depth = seen[i].depth + 1;
@@ -1058,25 +1116,46 @@ static uint32_t slice_of(struct machine *m, expr_id d) {
         m->n_slice_of = n;
     }
     if (m->slice_of[d] == 0xFF) {
-        uint32_t slice = VOCAB_SLICES;
+        uint32_t slice = VOCAB_SLICES, reach;
         // Each slice holds the next: if the smaller one does not fit, no larger one does.
-        for (uint32_t k = VOCAB_SLICES - 1; k < VOCAB_SLICES && slice_fits(m, d, k); k--)
+        for (uint32_t k = VOCAB_SLICES - 1; k < VOCAB_SLICES && slice_fits(m, d, k, &reach); k--)
             slice = k;
         m->slice_of[d] = (uint8_t)slice;
     }
     return m->slice_of[d];
 }
 
-static struct mask_memo *compute_mask(struct machine *m, const config_id *at) {
+// What a text that begins with a token of the slice takes at most, if it goes on as item d does.
+static uint32_t slice_need(struct machine *m, expr_id d, uint32_t slice) {
+    uint32_t longest = slice ? VOCAB_CHARS_MAX : VOCAB_CHARS_MAX * 4, chars, reach;
+    if (slice == 0 && is_content(m, d, &chars) &&
+        expr_kind_of(m->x, expr_a(m->x, d)) == EXPR_KIND_REP)
+        reach = expr_reach(m->x, d) + 3; // of any characters, the last of which may be unfinished
+    else if (!slice_fits(m, d, slice, &reach))
+        return UINT32_MAX;
+    return reach < UINT32_MAX / 2 ? longest + reach : UINT32_MAX;
+}
+
+static int by_need(const void *a, const void *b) {
+    const struct far_token *s = a, *t = b;
+    return (s->need < t->need) - (s->need > t->need);
+}
+
+// `bytes`: of the texts that the relaxed configuration reads, those up to so many bytes are right.
+// UINT32_MAX: it is none.
+static struct mask_memo *compute_mask(struct machine *m, const config_id *at, uint32_t bytes) {
     const struct grammar_vocab *v = m->vocab;
     struct span span = m->configs[*at].items;
     const uint32_t *base = NULL;
+    uint32_t base_need = bytes == UINT32_MAX ? UINT32_MAX : 0;
+    m->measuring = bytes != UINT32_MAX;
     m->n_found = 0;
+    m->n_far = 0;
     m->walk[0] = *at;
     expr_id only = span.n == 1 ? m->items.items[span.from].d : EXPR_NONE;
     if (span.n == 0) {
         // Nothing may follow.
-    } else if (only == m->tail_loose || only == m->tail_strict) {
+    } else if (!m->measuring && (only == m->tail_loose || only == m->tail_strict)) {
         const struct vocab_string *s = only == m->tail_loose ? &v->loose : &v->strict;
         base = s->inside;
         m->walk[0] = machine_step(m, *at, '"');
@@ -1092,6 +1171,12 @@ static struct mask_memo *compute_mask(struct machine *m, const config_id *at) {
                 slice = 0;
             if (slice >= best)
                 continue;
+            if (m->measuring) {
+                uint32_t need = slice_need(m, d, slice);
+                if (need > bytes)
+                    continue;
+                base_need = need;
+            }
             best = slice;
             base = v->slices[slice].mask;
             if (slice == 0 && is_content(m, d, &chars) && chars > 0 && chars < VOCAB_CHARS_MAX)
@@ -1103,11 +1188,19 @@ static struct mask_memo *compute_mask(struct machine *m, const config_id *at) {
     if (machine_accepts(m, *at))
         for (uint32_t i = 0; i < v->n_eos; i++)
             found_add(m, v->eos[i]);
+    m->measuring = false;
+    memo_free(m, *at);
     struct mask_memo *memo = calloc(1, sizeof *memo);
     bool dense = m->found_bits != NULL;
     if (memo && !dense)
         memo->tokens = malloc((m->n_found + 1) * sizeof *memo->tokens);
-    if (!memo || (!dense && !memo->tokens)) {
+    if (memo && m->n_far)
+        memo->far = malloc(m->n_far * sizeof *memo->far);
+    if (!memo || (!dense && !memo->tokens) || (m->n_far && !memo->far)) {
+        if (memo) {
+            free(memo->tokens);
+            free(memo->far);
+        }
         free(memo);
         out_of_memory(m);
         return NULL;
@@ -1127,15 +1220,83 @@ static struct mask_memo *compute_mask(struct machine *m, const config_id *at) {
             memcpy(memo->tokens, m->found, m->n_found * sizeof *memo->tokens);
         m->memo_bytes += m->n_found * sizeof *memo->tokens;
     }
-    m->memo_bytes += sizeof *memo;
+    memo->base_need = base_need;
+    memo->n_far = m->n_far;
+    if (m->n_far) {
+        memcpy(memo->far, m->far, m->n_far * sizeof *memo->far);
+        qsort(memo->far, m->n_far, sizeof *memo->far, by_need);
+    }
+    m->memo_bytes += sizeof *memo + m->n_far * sizeof *memo->far;
     m->configs[*at].memo = memo;
     return memo;
 }
 
+// A relaxed configuration pays where most tokens need far fewer bytes than there are.
+enum { RELAX_BYTES_SPARE = 64, RELAX_COUNT_FIRST = VOCAB_CHARS_MAX * 4 + RELAX_BYTES_SPARE };
+
+// The configuration without the upper bounds of its large counts, or itself: a long string's masks then
+// are one, not one for each length that is left.
+static config_id relax_config(struct machine *m, config_id c, uint32_t *bytes) {
+    struct span span = m->configs[c].items;
+    uint32_t n_spaces, chars, spare = RELAX_BYTES_SPARE;
+    for (uint32_t i = 0; i < span.n; i++)
+        if (is_gap(m, m->items.items[span.from + i].d, &n_spaces))
+            span.n = 0;
+    if (span.n == 1 && is_content(m, m->items.items[span.from].d, &chars))
+        spare = VOCAB_CHARS_MAX * 4; // there is a ready mask for each length
+    // The largest counts alone, if there are such: small ones among them would leave few bytes.
+    static const uint32_t COUNTS[] = {RELAX_COUNT_FIRST, EXPR_RELAX_COUNT_MIN};
+    for (int k = 0; k < 2; k++) {
+        *bytes = UINT32_MAX;
+        m->result.n = 0;
+        m->result_accepts = m->configs[c].accepts;
+        for (uint32_t i = 0; i < span.n; i++) {
+            struct item item = m->items.items[span.from + i];
+            item.d = expr_relax(m->x, item.d, COUNTS[k], bytes);
+            push_item(m, &m->result, item);
+        }
+        if (*bytes == UINT32_MAX)
+            continue;
+        config_id relaxed = intern_config(m);
+        if (relaxed > CONFIG_DEAD && near_of(m, relaxed) < *bytes &&
+            *bytes - near_of(m, relaxed) > spare)
+            return relaxed;
+    }
+    *bytes = UINT32_MAX;
+    return c;
+}
+
+static bool can_follow(struct machine *m, const config_id *config, token_id token) {
+    struct bytes b = m->vocab->token_bytes[token];
+    m->walk[0] = *config;
+    for (size_t i = 0; i < b.n && m->walk[0] != CONFIG_DEAD; i++) {
+        if (m->n_configs >= m->capacity) {
+            m->walk_root.n = 1;
+            machine_tidy(m);
+            m->walk_root.n = 0;
+        }
+        m->walk[0] = machine_step(m, m->walk[0], b.data[i]);
+    }
+    return m->walk[0] != CONFIG_DEAD;
+}
+
 void machine_mask(struct machine *m, const config_id *config, uint32_t *mask) {
     const struct mask_memo *memo = m->configs[*config].memo;
-    if (*config > CONFIG_DEAD && !memo)
-        memo = compute_mask(m, config);
+    uint32_t bytes = UINT32_MAX;
+    m->n_far = 0;
+    if (*config > CONFIG_DEAD && !memo) {
+        m->relaxed = relax_config(m, *config, &bytes);
+        memo = m->configs[m->relaxed].memo;
+        if (!memo || (bytes != UINT32_MAX && memo->base_need > bytes)) {
+            m->relaxed_root.n = 1;
+            memo = compute_mask(m, &m->relaxed, bytes);
+            m->relaxed_root.n = 0;
+        }
+        // The memo may be swept away under way.
+        m->n_far = 0;
+        for (uint32_t i = 0; memo && i < memo->n_far && memo->far[i].need > bytes; i++)
+            far_add(m, memo->far[i].token, memo->far[i].need);
+    }
     uint32_t n = m->vocab->n_words;
     const uint32_t *from = !memo ? NULL : memo->dense ? memo->dense : memo->base;
     if (from)
@@ -1145,4 +1306,7 @@ void machine_mask(struct machine *m, const config_id *config, uint32_t *mask) {
     if (memo && !memo->dense)
         for (uint32_t i = 0; i < memo->n_tokens; i++)
             mask[memo->tokens[i] >> 5] |= 1u << (memo->tokens[i] & 31);
+    for (uint32_t i = 0; i < m->n_far; i++)
+        if (!can_follow(m, config, m->far[i].token))
+            mask[m->far[i].token >> 5] &= ~(1u << (m->far[i].token & 31));
 }

@@ -5,6 +5,7 @@
 #include "check.h"
 #include "grammar/vocab.h"
 
+#define TOY_A16 "aaaaaaaaaaaaaaaa"
 enum { TOY_SPECIAL = 0, TOY_EOS = 1, TOY_FIRST_BYTE = 2, TOY_TOKENS_MAX = 512 };
 
 // With `pieces`: token 0 is the special "<call>", token 1 ends, then the 256 bytes, then the pieces.
@@ -19,7 +20,8 @@ static inline struct grammar_vocab *toy_vocab(bool pieces) {
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "2026-", "-12", "01", "http://",
         "://", "@", ".com", "<call", ">", "<call>", "</call>", "<", "(", ")", "((", "))", "+", "*", "a*",
         "b)", "[", "]", "{", "}", "[]", "{}", "[1", "1,", "1]", "0", "00", ".0", "E5", "\"a\"", "\"\"",
-        "zzz", "A", "AB", "Zz", "_", "-", "--", "\x7F", "\x80", "\xFF", "\xED\xA0\x80", "\xC0\xAF"};
+        "zzz", TOY_A16 TOY_A16 "a", TOY_A16 TOY_A16 TOY_A16 TOY_A16 "b", TOY_A16 TOY_A16 TOY_A16 TOY_A16 TOY_A16 TOY_A16,
+        TOY_A16 TOY_A16 " " TOY_A16 TOY_A16 " b\"}", "A", "AB", "Zz", "_", "-", "--", "\x7F", "\x80", "\xFF", "\xED\xA0\x80", "\xC0\xAF"};
     static struct bytes bytes[TOY_TOKENS_MAX];
     static uint8_t special[TOY_TOKENS_MAX], singles[256];
     uint32_t n = 0;
