@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/roofline.h"
 #include "base/half.h"
 
 // ---- Random matrices --------------------------------------------------------------------------------
@@ -425,6 +426,45 @@ static void gate_and_up_are_one_pass_over_x(void **state) {
     be->ops->close(be);
 }
 
+// What a speed is a fraction of. 300 by 128: bytes by hand from the formats' definitions.
+static void work_is_counted_by_the_formats_definition(void **state) {
+    (void)state;
+    static const struct {
+        int format;
+        enum backend_math math;
+        uint64_t bytes;
+        bool is_int;
+    } CASES[] = {
+        {0, MATH_FAST, 300 * 128 * 4, false},
+        {2, MATH_FAST, 300 * 128 * 2, false},
+        {9, MATH_FAST, 300 * (64 + 2 * 2 * 2), true}, // 2 groups a row, each a scale and a bias of 2 bytes
+        {9, MATH_EXACT, 300 * (64 + 2 * 2 * 2), false},
+        {20, MATH_FAST, 300 * (128 + 1 * 2 * 4), true},
+        {21, MATH_FAST, 300 * (64 + 4), true},
+        {22, MATH_FAST, 300 * (128 + 4), false},
+        {23, MATH_FAST, 300 * (64 + 8), true},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct backend *be = open_cpu(CASES[i].math, NULL, 1);
+        struct matrix m = matrix_random(format_desc(CASES[i].format, 300, 128));
+        struct weight *w = take(be, &m);
+        struct mat x = mat_random(3, 128, 128), y = mat_random(3, 300, 300);
+        assert_int_equal(cpu_work_done(be).weight_bytes, 0);
+        linear1(be, x, w, y);
+        be->ops->linear_glu(be, x, w, w, GLU_SILU, y);
+        struct cpu_work work = cpu_work_done(be);
+        assert_int_equal(work.weight_bytes, 3 * CASES[i].bytes);
+        assert_int_equal(work.int8_ops, CASES[i].is_int ? 3 * 2 * 3 * 300 * 128 : 0);
+        assert_int_equal(work.float_ops, CASES[i].is_int ? 0 : 3 * 2 * 3 * 300 * 128);
+        assert_int_equal(work.kv_bytes, 0);
+        be->ops->weight_destroy(be, w);
+        matrix_free(&m);
+        free(x.data);
+        free(y.data);
+        be->ops->close(be);
+    }
+}
+
 static void logits_are_scaled_and_capped(void **state) {
     (void)state;
     struct backend *be = open_cpu(MATH_FAST, NULL, 2);
@@ -613,6 +653,7 @@ int main(void) {
         cmocka_unit_test(more_rows_than_fit_at_once_keep_their_bits),
         cmocka_unit_test(outputs_share_their_input),
         cmocka_unit_test(gate_and_up_are_one_pass_over_x),
+        cmocka_unit_test(work_is_counted_by_the_formats_definition),
         cmocka_unit_test(logits_are_scaled_and_capped),
         cmocka_unit_test(embeddings_are_rows_of_any_format),
         cmocka_unit_test(experts_are_products_of_sorted_tokens),

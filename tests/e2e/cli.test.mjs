@@ -34,6 +34,15 @@ test('help and version', () => {
   refused(run('help', 'genrate'), 2, 'generate');
 });
 
+test('bench puts a test beside what the machine could do', () => {
+  const bench = JSON.parse(run('bench', '--builtin', '-p', '32', '-n', '8', '-b', '4', '-r', '1', '--roofline', '--json').stdout);
+  assert.ok(bench.roofs.read_gb_s > 0);
+  // Work does not depend on speed: a prompt passes each weight once, 8 tokens pass it 8 times.
+  const [prompt, decode, batch] = bench.results.map((r) => r.read_gb_s / r.median * (r.test === 'pp32' ? 32 : r.test === 'bg4' ? 4 : 1));
+  assert.ok(prompt > decode && prompt < 1.5 * decode, `${prompt} ${decode}`);
+  assert.ok(batch > decode, `${batch} ${decode}`); // four contexts of keys and values, each longer
+});
+
 test('wrong usage exits 2 and names the nearest option', () => {
   refused(run('genrate'), 2, 'did you mean "loam generate"?');
   refused(run('generate', '--builtin', 'x', '--max-token', '3'), 2, '--max-token', 'did you mean --max-tokens?');

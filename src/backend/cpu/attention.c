@@ -429,6 +429,19 @@ struct cpu_scratch_bytes cpu_attention_scratch(const struct cpu_backend *cb, con
     };
 }
 
+// What a row needs at least: its keys and values once, and two products of each query with each key it may see.
+static void count_row(struct cpu_backend *cb, const struct job *job, const struct step_row *row) {
+    const struct kv_layout *layout = &job->layer->layout;
+    struct span all = visible_all(job->args, row, 0, row->n_tokens);
+    uint64_t n_pairs = 0;
+    for (uint32_t i = 0; i < row->n_tokens; i++) {
+        struct span s = visible(job->args, row, row->pos0 + i);
+        n_pairs += job->args->selected ? min_u32(s.to - s.from, job->args->n_selected) : s.to - s.from;
+    }
+    cb->work.kv_bytes += (uint64_t)(all.to - all.from) * job->layer->n_heads * layout->block_bytes / KV_PAGE_TOKENS;
+    cb->work.float_ops += 2 * n_pairs * job->args->n_heads * (layout->k_dim + layout->v_dim);
+}
+
 void cpu_attention(struct backend *be, const struct attention_args *args) {
     struct cpu_backend *cb = cpu_backend(be);
     const struct step *step = cb->step;
@@ -456,6 +469,7 @@ void cpu_attention(struct backend *be, const struct attention_args *args) {
         n_whole += n;
         n_cut += n * n_splits(s);
         n_pairs += (uint64_t)row->n_tokens * args->n_heads * (s.to - s.from);
+        count_row(cb, &job, row);
     }
     size_t tile_bytes = (size_t)job.tokens_a_tile * job.heads_a_tile * (layer->layout.v_dim + 2) * sizeof(float);
     job.split = cb->n_threads > 1 && n_whole < TILES_A_THREAD * cb->n_threads && n_cut > n_whole &&

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/cpu_kernels.h"
+#include "backend/cpu/roofline.h"
 #include "base/thread_pool.h"
 
 enum {
@@ -49,6 +50,7 @@ struct cpu_backend {
 
     struct rope_cache rope;
     const struct step *step; // between step_begin and step_end
+    struct cpu_work work;    // done so far
 };
 
 static inline struct cpu_backend *cpu_backend(struct backend *be) { return (struct cpu_backend *)be; }

@@ -338,6 +338,14 @@ static void product_tile(struct cpu_backend *cb, struct tile_scratch *s, const s
                                                      acc);
 }
 
+// Count products of n_rows rows in all with each of n_weights weights like w, read once.
+static void count_products(struct cpu_backend *cb, const struct weight *w, uint64_t n_weights, uint64_t n_rows) {
+    uint64_t scale_bytes = !w->n_groups ? 0 : w->desc.format == WEIGHT_AFFINE ? 2 * dtype_bytes(w->desc.scale_dtype) : 1;
+    uint64_t ops = 2 * n_rows * w->desc.n_out * w->desc.n_in;
+    cb->work.weight_bytes += n_weights * w->desc.n_out * (w->row_bytes + w->n_groups * scale_bytes);
+    *(uses_int(cb, w) ? &cb->work.int8_ops : &cb->work.float_ops) += ops;
+}
+
 // How many outputs a tile takes: with few rows enough bytes to be worth taking, and few enough tiles
 // that each thread gets several. The bits do not depend on it.
 static uint32_t tile_outs(const struct cpu_backend *cb, const struct weight *w, uint32_t n_rows,
@@ -432,6 +440,7 @@ static void products_run(struct cpu_backend *cb, struct product_job *all) {
             p->n_tiles = n_pieces(w->desc.n_out, p->outs);
             n_tiles += p->n_tiles;
             work += (uint64_t)w->desc.n_out * w->desc.n_in * job.n_rows / 4;
+            count_products(cb, w, 1, job.n_rows);
         }
         left_prepare(cb, &job.left, form, job.n_rows, cb->shared_scratch);
         cpu_run(cb, product_job_tile, &job, n_tiles, work);
@@ -512,6 +521,8 @@ void cpu_linear_glu(struct backend *be, struct mat x, const struct weight *gate,
         job.outs = tile_outs(cb, gate, job.n_rows, 2);
         job.y = mat_rows(be, y, row, job.n_rows);
         glu_lefts(cb, job.lefts, gate, up, job.n_rows);
+        count_products(cb, gate, 1, job.n_rows);
+        count_products(cb, up, 1, job.n_rows);
         cpu_run(cb, glu_tile, &job, n_pieces(gate->desc.n_out, job.outs),
                 (uint64_t)gate->desc.n_out * x.n_cols * job.n_rows / 2);
     }
@@ -641,6 +652,9 @@ void cpu_experts(struct backend *be, const struct experts_args *args) {
         j.outs = tile_outs(cb, gate, rows_each, 2 * j.n_active);
         j.n_tiles = n_pieces(d_expert, j.outs);
         uint64_t work = (uint64_t)n_pairs * d_expert * args->x.n_cols / 4;
+        count_products(cb, gate, j.n_active, n_pairs);
+        count_products(cb, up, j.n_active, n_pairs);
+        count_products(cb, down, j.n_active, n_pairs);
         cpu_run(cb, experts_hidden_tile, &j, j.n_tiles * j.n_active, 2 * work);
         j.hidden = (struct left){.x = j.h, .x_stride = d_expert, .n_in = d_expert};
         left_prepare(cb, &j.hidden, down, n_pairs, j.h_rounded);
