@@ -57,9 +57,15 @@ loam_model *loam_open(const struct loam_options *o, struct loam_error *error) {
         engine.prompt_cache_bytes = o->prompt_cache ? o->prompt_cache : (uint64_t)ENGINE_PROMPT_CACHE_GIB << 30;
     if (!model)
         err_set(&err, ERR_NOMEM, "out of memory for a model");
+    else if (o->disk_cache && o->no_prompt_cache)
+        err_set(&err, ERR_INVALID, "disk_cache is a part of the prompt cache, which no_prompt_cache turns off");
     else if ((!o->kv_dtype || kv_kind_parse(o->kv_dtype, &options.model.kv, &err)) &&
-             bundle_open(&model->bundle, &options, &err))
+             bundle_open(&model->bundle, &options, &err)) {
+        engine.disk_folder = o->disk_cache;
+        engine.disk_bytes_max = o->disk_cache_max;
+        engine.disk_identity = model->bundle.identity;
         model->engine = engine_create(model->bundle.model, model->bundle.tokenizer, &engine, &err);
+    }
     if (model && model->engine)
         return model;
     loam_close(model);
@@ -90,7 +96,9 @@ void loam_cache_statistics(loam_model *model, struct loam_cache_stats *out) {
     *out = (struct loam_cache_stats){.n_hits = s.n_cache_hits, .n_misses = s.n_cache_misses,
                                      .n_cached_tokens = s.n_cached_tokens, .n_evicted = s.cache.n_evicted,
                                      .n_bytes = s.cache.bytes, .n_bytes_max = s.cache.bytes_max,
-                                     .n_entries = s.cache.n_nodes};
+                                     .n_entries = s.cache.n_nodes, .n_disk_bytes = s.disk.bytes,
+                                     .n_disk_read = s.disk.n_read, .n_disk_written = s.disk.n_written,
+                                     .n_disk_failed = s.disk.n_failed + s.disk.n_damaged};
 }
 void loam_free(void *p) {
     free(p);
@@ -370,7 +378,7 @@ bool loam_embed(loam_model *model, const char *text, size_t n, uint32_t n_dimens
     uint32_t n_values = 0;
     bool ok = pooled_embed_prompt(&model->bundle, (struct str){text, n}, &ids, &err) &&
               read_values(model, &ids, GEN_WANT_HIDDEN, &values, &n_values, &err);
-    n_values = ok ? pooled_embedding(values, n_values, n_dimensions, &err) : 0;
+    n_values = ok ? pooled_embedding(&model->bundle, values, n_values, n_dimensions, &err) : 0;
     token_list_deinit(&ids);
     if (n_values == 0) {
         free(values);

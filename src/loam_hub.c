@@ -20,7 +20,7 @@ _Static_assert(LOAM_PATH_BYTES >= PATH_MAX, "a path fits");
 // Hand an error over; returns its code.
 static int give(const struct err *err, struct loam_error *out) {
     if (out) {
-        out->code = (int)err->code;
+        out->code = (enum loam_error_code)err->code;
         snprintf(out->message, sizeof out->message, "%s", err->message);
     }
     return (int)err->code;

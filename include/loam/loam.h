@@ -21,29 +21,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "loam/loam_error.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define LOAM_API __attribute__((visibility("default")))
-
-// What a caller can do about a failure.
-enum loam_error_code {
-    LOAM_OK = 0,
-    LOAM_INVALID,     // change the arguments
-    LOAM_NOT_FOUND,   // the named thing does not exist
-    LOAM_FORMAT,      // a file is damaged or not what it claims to be
-    LOAM_UNSUPPORTED, // well formed, but not implemented
-    LOAM_BUSY,        // too many requests wait: try again later
-    LOAM_CANCELLED,   // loam_cancel() or loam_close() ended it
-    LOAM_IO,          // the operating system refused
-    LOAM_NOMEM,       // memory ran out
-    LOAM_INTERNAL,    // loam's own mistake
-};
-struct loam_error {
-    enum loam_error_code code;
-    char message[1024]; // one sentence, NUL-terminated
-};
 
 // "0.1.0"
 LOAM_API const char *loam_version(void);
@@ -62,6 +44,8 @@ struct loam_options {
     uint64_t memory_budget;  // bytes for everything; 0 = what the machine has
     uint64_t prompt_cache;   // bytes of past requests' KV kept for prompts that begin alike; 0 = 8 GiB
     bool no_prompt_cache;    // keep none
+    const char *disk_cache;  // a folder for what the prompt cache lets go of, which survives loam_close(); NULL = none
+    uint64_t disk_cache_max; // bytes of its files together; 0 = no limit
 };
 #define LOAM_OPTIONS_DEFAULT {0}
 
@@ -80,6 +64,7 @@ struct loam_cache_stats {
     uint64_t n_hits, n_misses, n_cached_tokens, n_evicted; // since loam_open()
     uint64_t n_bytes, n_bytes_max;                         // now
     uint32_t n_entries;                                    // pages of tokens
+    uint64_t n_disk_bytes, n_disk_read, n_disk_written, n_disk_failed; // disk_cache: bytes now; files since loam_open()
 };
 LOAM_API void loam_cache_statistics(loam_model *model, struct loam_cache_stats *out); // any thread
 

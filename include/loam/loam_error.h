@@ -1,5 +1,4 @@
-// loam/loam_error.h - how the library's functions fail: they return 0, or a code with a sentence in
-// *error (which may be NULL).
+// loam_error.h - how the library's functions fail: a code that says what the caller can do, and one sentence.
 #ifndef LOAM_ERROR_H
 #define LOAM_ERROR_H
 
@@ -7,21 +6,21 @@
 #define LOAM_API __attribute__((visibility("default")))
 #endif
 
-enum loam_code {
+enum loam_error_code {
     LOAM_OK = 0,
     LOAM_INVALID,     // change the arguments
     LOAM_NOT_FOUND,   // the named thing does not exist
-    LOAM_FORMAT,      // a file or answer is damaged
-    LOAM_UNSUPPORTED, // well formed, but loam does not do it
-    LOAM_BUSY,        // try again later
-    LOAM_CANCELLED,   // as asked
-    LOAM_IO,          // disk, network, permissions
-    LOAM_NOMEM,
-    LOAM_INTERNAL,    // a mistake of loam's
+    LOAM_FORMAT,      // a file or an answer is damaged or not what it claims to be
+    LOAM_UNSUPPORTED, // well formed, but not implemented
+    LOAM_BUSY,        // too much is going on: try again later
+    LOAM_CANCELLED,   // as the caller asked
+    LOAM_IO,          // disk, network or permissions
+    LOAM_NOMEM,       // memory ran out
+    LOAM_INTERNAL,    // loam's own mistake
 };
 
 struct loam_error {
-    int code; // enum loam_code
-    char message[1024];
+    enum loam_error_code code;
+    char message[1024]; // one sentence, NUL-terminated
 };
 #endif

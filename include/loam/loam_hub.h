@@ -1,6 +1,7 @@
 // loam/loam_hub.h - models on disk: download, list, resolve, delete, and whether they fit.
 // The cache is the Hugging Face hub's, found by the same environment variables (docs/models-on-disk.md).
-// Functions may be called from any thread; they return 0 or an enum loam_code with *error filled.
+// Functions may be called from any thread; they return LOAM_OK or a code with *error (which
+// may be NULL) filled.
 #ifndef LOAM_HUB_H
 #define LOAM_HUB_H
 #include <stddef.h>

@@ -60,11 +60,17 @@ static const struct family_defaults FAMILIES[] = {
     {"apertus", .eps = 1e-5, .theta = 12e6, .activation = ACT_XIELU, .ctx_len_max = 65536,
      .rope = "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"low_freq_factor\":1,"
              "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"},
+    {"arcee", .eps = 1e-5, .activation = ACT_RELU2, .ctx_len_max = 4096},
     {"bert", .eps = 1e-12, .tied = true, .activation = ACT_GELU, .ctx_len_max = 512},
     {"cohere", .eps = 1e-5, .theta = 5e5, .tied = true, .ctx_len_max = 8192},
     {"cohere2", RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5, .tied = true,
      .ctx_len_max = 8192},
+    {"deepseek_v2", .ctx_len_max = 2048},
     {"deepseek_v3", .ctx_len_max = 4096},
+    {"dots1", .n_kv_heads = 32, .ctx_len_max = 2048},
+    {"ernie4_5", .eps = 1e-5, .tied = true, .theta = 5e5, .n_kv_heads = 2, .head_dim = 128,
+     .ctx_len_max = 131072},
+    {"ernie4_5_moe", .eps = 1e-5, .tied = true, .theta = 5e5, .n_kv_heads = 4, .ctx_len_max = 131072},
     {"exaone4", RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5, .n_kv_heads = 32,
      .ctx_len_max = 2048},
     {"gemma", .tied = true, .activation = ACT_GELU_TANH, .n_kv_heads = 16, .head_dim = 256,
@@ -84,17 +90,23 @@ static const struct family_defaults FAMILIES[] = {
     {"gemma4_text", GEMMA4},
     {"gemma4_unified_text", GEMMA4},
 #undef GEMMA4
+    {"glm", .eps = 1.5625e-7, .partial = 0.5, .n_kv_heads = 2, .head_dim = 128, .ctx_len_max = 131072},
     {"glm4", .eps = 1.5625e-7, .partial = 0.5, .n_kv_heads = 2, .head_dim = 128,
      .ctx_len_max = 131072},
     {"glm4_moe", .eps = 1e-5, .partial = 0.5, .n_kv_heads = 8, .ctx_len_max = 131072},
+    {"glm4_moe_lite", .eps = 1e-5, .theta = 1e6, .ctx_len_max = 202752},
     {"glm_moe_dsa", .eps = 1e-5, .ctx_len_max = 202752},
     {"gpt_oss", RULE_LAST_FULL, .cycle = 2, .window = 128, .eps = 1e-5, .theta = 15e4,
      .n_kv_heads = 8, .head_dim = 64, .ctx_len_max = 131072,
      .rope = "{\"rope_type\":\"yarn\",\"factor\":32,\"beta_fast\":32,\"beta_slow\":1,"
              "\"truncate\":false,\"original_max_position_embeddings\":4096}"},
     {"granite", .ctx_len_max = 2048},
+    {"granitemoeshared", .ctx_len_max = 2048},
     {"granitemoe", .ctx_len_max = 2048},
+    {"hunyuan_v1_dense", .eps = 1e-5, .ctx_len_max = 2048},
+    {"lfm2", .eps = 1e-5, .theta = 1e6, .tied = true, .n_kv_heads = 8, .ctx_len_max = 128000},
     {"llama", .ctx_len_max = 2048},
+    {"minimax_m2", .theta = 5e6, .n_kv_heads = 8, .head_dim = 128, .ctx_len_max = 196608},
     {"ministral", RULE_ALL, .window = 4096, .n_kv_heads = 8, .ctx_len_max = 131072},
     {"ministral3", RULE_ALL, .eps = 1e-5, .n_kv_heads = 8, .head_dim = 128, .ctx_len_max = 262144,
      .rope = "{\"rope_type\":\"yarn\",\"rope_theta\":1e6,\"factor\":16,\"mscale\":1,"
@@ -104,6 +116,7 @@ static const struct family_defaults FAMILIES[] = {
     {"modernbert", RULE_FIRST_FULL, .cycle = 3, .window = 128, .eps = 1e-5, .tied = true,
      .activation = ACT_GELU, .theta = 16e4, .sliding_rope = true, .theta_sliding = 1e4,
      .ctx_len_max = 8192},
+    {"nemotron", .eps = 1e-5, .partial = 0.5, .activation = ACT_RELU2, .ctx_len_max = 4096},
     {"nomic_bert", .eps = 1e-12, .theta = 1000, .tied = true, .ctx_len_max = 2048},
     {"olmo2", .eps = 1e-5, .ctx_len_max = 2048},
     {"olmo3", RULE_LAST_FULL, .cycle = 4, .window = 4096, .eps = 1e-5, .theta = 5e5,
@@ -121,8 +134,10 @@ static const struct family_defaults FAMILIES[] = {
     {"qwen3_5_moe_text", RULE_LINEAR, .cycle = 4, .partial = 0.25, .n_kv_heads = 2, .head_dim = 256,
      .ctx_len_max = 32768},
     {"qwen3_vl_text", .theta = 5e5, .n_kv_heads = 32, .head_dim = 128, .ctx_len_max = 128000},
+    {"roberta", .eps = 1e-12, .tied = true, .activation = ACT_GELU, .ctx_len_max = 512},
     {"seed_oss", .n_kv_heads = 8, .head_dim = 128, .ctx_len_max = 524288},
     {"smollm3", RULE_NO_ROPE, .tied = true, .theta = 2e6, .n_kv_heads = 4, .ctx_len_max = 32768},
+    {"stablelm", .eps = 1e-5, .partial = 0.25, .n_kv_heads = 32, .ctx_len_max = 4096},
     {"starcoder2", RULE_ALL, .eps = 1e-5, .tied = true, .activation = ACT_GELU_TANH, .n_kv_heads = 2,
      .ctx_len_max = 4096},
     {"xlm-roberta", .eps = 1e-12, .tied = true, .activation = ACT_GELU, .ctx_len_max = 512},
@@ -233,7 +248,7 @@ static bool read_shape(struct model_config *c, const struct family_defaults *fam
                     &c->n_layers, err) ||
         !read_count(c, KEYS("hidden_size", "n_embd", "d_model", "dim"), D_MODEL_MAX, true, &c->d_model,
                     err) ||
-        !read_count(c, KEYS("intermediate_size", "n_inner", "ffn_dim"), D_FF_MAX, false, &c->d_ff, err) ||
+        !read_count(c, KEYS("intermediate_size", "block_ff_dim", "n_inner", "ffn_dim"), D_FF_MAX, false, &c->d_ff, err) ||
         !read_count(c, KEYS("num_attention_heads", "n_head", "n_heads"), HEADS_MAX, true, &c->n_heads,
                     err) ||
         !read_count(c, KEYS("vocab_size", "n_vocab"), VOCAB_MAX, true, &c->n_vocab, err) ||
@@ -306,6 +321,7 @@ static bool read_layer_types(struct model_config *c, const json_t *types, struct
         {"full_attention", LAYER_FULL},
         {"sliding_attention", LAYER_SLIDING},
         {"linear_attention", LAYER_LINEAR},
+        {"conv", LAYER_CONV},
         {"attention", LAYER_FULL},                 // older names and kinds of full attention whose
         {"deepseek_sparse_attention", LAYER_FULL}, // sparsity the family knows
         {"indexed_attention", LAYER_FULL},
@@ -492,6 +508,17 @@ static bool read_factors(struct model_config *c, const json_t *object, const cha
     return true;
 }
 
+// Hunyuan's "dynamic" is a larger base, whatever the length. Source: transformers modeling_hunyuan_v1_dense.py.
+static bool read_rope_alpha(const struct model_config *c, const json_t *object, struct rope_config *rope,
+                            struct err *err) {
+    double alpha = 0;
+    if (!read_positive(object, "alpha", &alpha, err))
+        return false;
+    if (alpha > 0 && c->head_dim > 2)
+        rope->theta *= pow(alpha, (double)c->head_dim / (c->head_dim - 2));
+    return true;
+}
+
 // What only some kinds have, and what they cannot do without.
 static bool read_rope_kind_fields(struct model_config *c, const json_t *object, struct rope_config *rope,
                                   struct err *err) {
@@ -528,8 +555,11 @@ static bool read_rope_kind_fields(struct model_config *c, const json_t *object, 
         if (rope->mscale < 0 || rope->mscale_all_dim < 0)
             return err_set(err, ERR_FORMAT, CONFIG ": \"mscale\" must not be negative");
         break;
-    case ROPE_LINEAR:
     case ROPE_DYNAMIC:
+        if (str_starts(c->model_type, STR("hunyuan")))
+            return read_rope_alpha(c, object, rope, err);
+        break;
+    case ROPE_LINEAR:
         break;
     }
     if (!has_factor)
@@ -599,6 +629,13 @@ static bool read_rope(struct model_config *c, const struct family_defaults *fami
         (partial && !read_positive(c->text, partial, &base.partial, err)) ||
         !json_get_u32(c->text, "original_max_position_embeddings", &base.ctx_original, CONFIG, err))
         return false;
+    uint32_t rotary_dim = 0; // MiniMax M2 counts the rotated dimensions
+    if (!json_get_u32(c->text, "rotary_dim", &rotary_dim, CONFIG, err))
+        return false;
+    if (rotary_dim && !partial) {
+        partial = "rotary_dim";
+        base.partial = (double)rotary_dim / c->head_dim;
+    }
     if (base.partial > 1)
         return err_set(err, ERR_FORMAT, CONFIG ": \"%s\" must not exceed 1", partial);
 

@@ -9,6 +9,7 @@ enum layer_type {
     LAYER_FULL,    // full attention
     LAYER_SLIDING, // sliding-window attention ("sliding_attention"; chunked is refused)
     LAYER_LINEAR,  // recurrent ("linear_attention")
+    LAYER_CONV,    // a gated short convolution ("conv")
 };
 
 enum activation { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU, ACT_RELU2, ACT_XIELU };

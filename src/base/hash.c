@@ -16,6 +16,10 @@ uint64_t hash_bytes(struct bytes b, uint64_t seed) {
     return hash_u64(h ^ tail ^ 0x9E3779B97F4A7C15u);
 }
 
+void hash_sha256(struct bytes b, uint8_t out[32]) {
+    EVP_Digest(b.data ? b.data : (const uint8_t *)"", b.n, out, NULL, EVP_sha256(), NULL);
+}
+
 static void digest_hex(const EVP_MD *kind, struct bytes b, char *out) {
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned n = 0;

@@ -16,6 +16,7 @@ static inline uint64_t hash_u64(uint64_t x) { // splitmix64's finaliser (Steele 
     return x ^ x >> 31;
 }
 
+void hash_sha256(struct bytes b, uint8_t out[32]);
 // Lower-case hex digests, NUL-terminated.
 void hash_sha256_hex(struct bytes b, char out[65]);
 void hash_sha1_hex(struct bytes b, char out[41]);

@@ -62,6 +62,9 @@ uint32_t kv_cache_n_pages(const struct kv_cache *cache, uint32_t group) {
 uint32_t kv_cache_n_groups(const struct kv_cache *cache) {
     return cache->options.n_groups;
 }
+uint32_t kv_cache_n_tokens_max(const struct kv_cache *cache) {
+    return cache->options.ctx_len;
+}
 uint32_t kv_cache_window(const struct kv_cache *cache, uint32_t group) {
     return cache->groups[group].window;
 }

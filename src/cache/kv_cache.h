@@ -62,6 +62,7 @@ void kv_seq_share(struct kv_cache *cache, struct kv_seq *to, const struct kv_seq
 uint32_t kv_cache_n_free(const struct kv_cache *cache, uint32_t group);
 uint32_t kv_cache_n_pages(const struct kv_cache *cache, uint32_t group);
 uint32_t kv_cache_n_groups(const struct kv_cache *cache);
+uint32_t kv_cache_n_tokens_max(const struct kv_cache *cache); // of a sequence
 uint32_t kv_cache_window(const struct kv_cache *cache, uint32_t group);
 uint32_t kv_cache_take(struct kv_cache *cache, uint32_t group); // KV_PAGE_NONE if there is none
 void kv_cache_acquire(struct kv_cache *cache, uint32_t group, uint32_t page);

@@ -1,6 +1,11 @@
 #include "cache/snapshot.h"
 
+#include <stdlib.h>
+#include <sys/mman.h>
+
 #include "base/checked.h"
+
+enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 static uint32_t blocks_of(uint32_t n_tokens) {
     return n_tokens / KV_PAGE_TOKENS + (n_tokens % KV_PAGE_TOKENS != 0);
@@ -30,6 +35,16 @@ size_t snapshot_bytes(const struct snapshot_device *device, uint32_t n_tokens) {
     for (uint32_t g = 0; g < kv_cache_n_groups(device->kv); g++)
         n += n_seen(device, g, n_tokens) * device->page_bytes[g];
     return n;
+}
+
+void *snapshot_alloc(size_t n_bytes) {
+    size_t all;
+    if (n_bytes < 2 * HUGE_PAGE_BYTES || !round_up_size(n_bytes, HUGE_PAGE_BYTES, &all))
+        return malloc(max_size(n_bytes, 1));
+    void *data = aligned_alloc(HUGE_PAGE_BYTES, all);
+    if (data)
+        madvise(data, all, MADV_HUGEPAGE);
+    return data;
 }
 
 bool snapshot_take(const struct snapshot_device *device, const struct kv_seq *seq, uint32_t state_slot,

@@ -20,6 +20,9 @@ struct snapshot_device {
 bool snapshot_is_needed(const struct snapshot_device *device);
 // Bytes of a snapshot at position n_tokens.
 size_t snapshot_bytes(const struct snapshot_device *device, uint32_t n_tokens);
+// Memory for one, for free(). Large ones get huge pages: a snapshot's memory is written from end to end at once, and
+// the first touch of its pages can cost ten times the copy.
+void *snapshot_alloc(size_t n_bytes);
 // Copy into `out` [snapshot_bytes] what `seq`, which holds at least the first n_tokens positions, needs to go on
 // at n_tokens. False if pages that it needs are gone already (behind a window).
 bool snapshot_take(const struct snapshot_device *device, const struct kv_seq *seq, uint32_t state_slot,

@@ -25,9 +25,12 @@ static void show(void *user, const struct hub_progress *p) {
         snprintf(detail, sizeof detail, "%u/%u files, waiting for process %ld", p->n_files_done, p->n_files,
                  p->waiting_for_process);
     else
-        snprintf(detail, sizeof detail, "%u/%u files", p->n_files_done, p->n_files);
+        snprintf(detail, sizeof detail, "%u/%u files%s", p->n_files_done, p->n_files,
+                 p->checking ? ", checking what is there" : "");
     if (p->note)
         progress_note(progress, p->note);
+    if (p->n_files == 0)
+        return; // no list of files yet
     if (p->finished && progress->is_shown)
         progress->last_ns = 0; // the last state is drawn whatever the clock says
     progress_bytes(progress, p->bytes_done, p->bytes_total, p->bytes_per_s, p->seconds_left, detail);

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "hub/model_json.h"
 #include "hub/registry.h"
 
 struct filter {
@@ -50,10 +51,6 @@ static bool is_wanted(const struct hub_model *m, const struct filter *f) {
            (!f->bytes_max || model_bytes(m) <= f->bytes_max);
 }
 
-static bool fits(const struct hub_model *m, uint64_t limit) {
-    return hub_model_serve_bytes(m) <= limit - limit / 10; // as the engine's plan leaves a tenth
-}
-
 static const char *format_params(char out[16], uint64_t n) {
     if (n >= 999500000)
         snprintf(out, 16, "%.1fB", (double)n / 1e9);
@@ -92,27 +89,11 @@ static const char *format_capabilities(char out[64], const struct hub_model *m) 
     return out;
 }
 
-static json_t *model_json(const struct hub_model *m, uint64_t limit) {
-    return json_pack(
-        "{s:s, s:s, s:s, s:b, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:i, s:i, s:b, s:i, s:i, s:i, s:i, s:b, s:b, "
-        "s:b, s:b, s:b, s:b, s:I, s:I, s:b}",
-        "id", m->repo, "revision", m->commit, "path", m->path, "canonical", m->is_canonical, "model_type",
-        m->model_type, "architecture", m->architecture, "license", m->license, "params", (json_int_t)m->n_params,
-        "weights_bytes", (json_int_t)m->weight_bytes, "sidecar_bytes", (json_int_t)m->sidecar_bytes,
-        "experts_bytes", (json_int_t)m->expert_bytes, "quant_mode", m->quant_mode, "quant_bits",
-        (int)m->quant_bits, "quant_group_size", (int)m->quant_group, "quant_mixed", m->is_quant_mixed,
-        "context_length", (int)m->ctx_len_max, "layers", (int)m->n_layers, "hidden_size", (int)m->d_model,
-        "vocab_size", (int)m->n_vocab, "tools", m->has_tools, "vision", m->has_vision, "audio", m->has_audio,
-        "embedding", m->is_embedding, "drafter", m->is_drafter, "kv_config", m->has_kv_config,
-        "kv_bytes_per_token", (json_int_t)m->kv_token_bytes, "serve_bytes",
-        (json_int_t)hub_model_serve_bytes(m), "fits", fits(m, limit));
-}
-
 static void print_json(const struct hub_models *list, const struct filter *f, uint64_t limit) {
     json_t *out = json_array();
     for (size_t i = 0; i < list->n; i++)
         if (is_wanted(&list->models[i], f))
-            json_array_append_new(out, model_json(&list->models[i], limit));
+            json_array_append_new(out, hub_model_json(&list->models[i], limit, true));
     json_dumpf(out, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(out);
@@ -138,7 +119,7 @@ static void print_table(const struct hub_models *list, const struct filter *f, u
             snprintf(name, sizeof name, "%s", m->repo);
         printf("%-*s %9s %7s  %-16s %8s  %-22s %s\n", width, name, format_bytes(bytes, model_bytes(m)),
                format_params(params, m->n_params), format_quant(quant, m), format_context(context, m->ctx_len_max),
-               format_capabilities(capable, m), fits(m, limit) ? "yes" : "no");
+               format_capabilities(capable, m), hub_model_fits(m, limit) ? "yes" : "no");
     }
 }
 

@@ -15,11 +15,13 @@
 #include "server/server.h"
 
 struct serve_args {
+    const char *ssd_cache;
     const char *host, *unix_path, *log_format, *api_key, *cors, *tls_cert, *tls_key;
-    int64_t port, n_connections_max, n_rows, ctx_len, max_tokens, step_tokens, drain_s;
-    double memory_budget_gb, kv_budget_gb, prompt_cache_gib;
+    int64_t port, n_connections_max, idle_s, head_s, n_rows, ctx_len, max_tokens, step_tokens, drain_s;
+    int64_t ssd_idle_s;
+    double memory_budget_gb, kv_budget_gb, prompt_cache_gib, ssd_max_gib;
     struct sampler_given sampling;
-    bool verbose, get, get_given;
+    bool verbose, get, get_given, ssd_max_given, ssd_idle_given;
 };
 
 // A server while it runs: what the switch to a fetched model needs.
@@ -88,7 +90,8 @@ static struct engine_options engine_options_of(const struct serve_args *args) {
         .step_tokens = (uint32_t)args->step_tokens,
         .memory_budget_bytes = (uint64_t)(args->memory_budget_gb * 1e9),
         .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9),
-        .prompt_cache_bytes = (uint64_t)(args->prompt_cache_gib * 0x1p30)};
+        .prompt_cache_bytes = (uint64_t)(args->prompt_cache_gib * 0x1p30), .disk_folder = args->ssd_cache,
+        .disk_bytes_max = (uint64_t)(args->ssd_max_gib * 0x1p30), .disk_idle_s = (uint32_t)args->ssd_idle_s};
 }
 
 static void fetch_starter(struct serving *s) {
@@ -190,6 +193,8 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
     options.tls_cert = args->tls_cert;
     options.tls_key = args->tls_key;
     options.n_connections_max = (uint32_t)args->n_connections_max;
+    options.idle_timeout_ms = (uint32_t)args->idle_s * 1000;
+    options.head_timeout_ms = (uint32_t)args->head_s * 1000;
     options.sampling = args->sampling;
     options.max_tokens = args->max_tokens;
     options.drain_ms = (uint32_t)args->drain_s * 1000;
@@ -229,6 +234,7 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
     }
     if (opened) {
         struct engine_options engine_options = engine_options_of(args);
+        engine_options.disk_identity = bundle.identity;
         engine = engine_create(bundle.model, bundle.tokenizer, &engine_options, err);
         if (!engine)
             bundle_close(&bundle);
@@ -265,6 +271,7 @@ static bool serve(const struct serve_args *args, const struct model_args *model_
 int cmd_serve(int argc, char **argv) {
     struct model_args model = model_args_default();
     struct serve_args args = {.host = "127.0.0.1", .port = 8080, .n_connections_max = SERVER_CONNECTIONS_MAX,
+                              .idle_s = SERVER_IDLE_TIMEOUT_MS / 1000, .head_s = SERVER_HEAD_TIMEOUT_MS / 1000,
                               .log_format = "text", .drain_s = 30,
                               .prompt_cache_gib = ENGINE_PROMPT_CACHE_GIB};
     const struct cli_option own[] = {
@@ -285,6 +292,10 @@ int cmd_serve(int argc, char **argv) {
          .help = "and this private key"},
         {.name = "--max-connections", .kind = CLI_INT, .out = &args.n_connections_max, .value = "N",
          .min = 1, .max = 1e6, .help = "connections at once; more wait (4096)"},
+        {.name = "--idle-timeout", .kind = CLI_INT, .out = &args.idle_s, .value = "S", .min = 1, .max = 86400,
+         .help = "seconds after which a silent connection is closed (120)"},
+        {.name = "--header-timeout", .kind = CLI_INT, .out = &args.head_s, .value = "S", .min = 1, .max = 86400,
+         .help = "seconds that a request's headers may take to arrive (20)"},
         {.name = "--batch", .alias = "--decode-concurrency", .kind = CLI_INT, .out = &args.n_rows,
          .value = "N", .min = 0, .max = 4096, .help = "sequences that run together (8)"},
         {.name = "--context-length", .kind = CLI_INT, .out = &args.ctx_len, .value = "N", .min = 0,
@@ -297,6 +308,12 @@ int cmd_serve(int argc, char **argv) {
          .max = 1e6, .help = "the KV cache must fit into this much"},
         {.name = "--prompt-cache", .kind = CLI_REAL, .out = &args.prompt_cache_gib, .value = "GiB", .min = 0,
          .max = 1e6, .help = "keep so much of past requests' KV for prompts that begin alike (8; 0 = off)"},
+        {.name = "--ssd-cache", .kind = CLI_TEXT, .out = &args.ssd_cache, .value = "DIR",
+         .help = "keep on disk what the prompt cache lets go of; it survives restarts"},
+        {.name = "--ssd-cache-max", .kind = CLI_REAL, .out = &args.ssd_max_gib, .given = &args.ssd_max_given,
+         .value = "GiB", .min = 0, .max = 1e9, .help = "files of --ssd-cache together (0 = no limit)"},
+        {.name = "--ssd-demote-idle", .kind = CLI_INT, .out = &args.ssd_idle_s, .given = &args.ssd_idle_given,
+         .value = "S", .min = 1, .max = 86400, .help = "seconds without use after which it is written there (300)"},
         {.name = "--max-tokens", .kind = CLI_INT, .out = &args.max_tokens, .value = "N", .min = 1,
          .max = 1e9, .help = "for requests that do not say (the model's, else until it ends)"},
         {.name = "--drain", .kind = CLI_INT, .out = &args.drain_s, .value = "S", .min = 1, .max = 86400,
@@ -325,5 +342,11 @@ int cmd_serve(int argc, char **argv) {
     if (args.verbose && !log_enabled(LOG_INFO))
         log_set_level(LOG_INFO);
     struct err err = {0};
+    if ((args.ssd_max_given || args.ssd_idle_given) && !args.ssd_cache)
+        err_set(&err, ERR_INVALID, "--ssd-cache-max and --ssd-demote-idle need --ssd-cache DIR");
+    else if (args.ssd_cache && args.prompt_cache_gib <= 0)
+        err_set(&err, ERR_INVALID, "--ssd-cache is the second tier of the prompt cache, which --prompt-cache 0 turns off");
+    if (err.code)
+        return cli_fail("serve", &err);
     return serve(&args, &model, positional, &err) ? EXIT_DONE : cli_fail("serve", &err);
 }

@@ -63,7 +63,9 @@ static struct served *open_model(const struct starter *s, const char *snapshot, 
     model.builtin = false;
     if (!model_args_open(&model, NULL, false, &bundle, err))
         return NULL;
-    struct engine *engine = engine_create(bundle.model, bundle.tokenizer, &s->options.engine, err);
+    struct engine_options options = s->options.engine;
+    options.disk_identity = bundle.identity;
+    struct engine *engine = engine_create(bundle.model, bundle.tokenizer, &options, err);
     if (!engine) {
         bundle_close(&bundle);
         return NULL;

@@ -1,7 +1,9 @@
 #include "engine/bundle.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "artifact/builtin.h"
 #include "base/clock.h"
@@ -59,29 +61,46 @@ struct chat_template *bundle_open_chat(const char *folder, struct err *err) {
     return chat;
 }
 
-// Source: sentence-transformers, 1_Pooling/config.json: one flag a way to pool, or a name (5.x). A folder without it
-// says nothing.
-static bool read_pooling(struct bundle *bundle, const char *folder, struct err *err) {
-    static const char LAST[] = "pooling_mode_lasttoken";
-    char path[PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s/1_Pooling/config.json", folder);
-    if (n < 0 || (size_t)n >= sizeof path || !path_exists(path))
-        return true;
+// How embeddings are made: as the folder says; encoders that say nothing are pooled by the mean, as
+// sentence-transformers does it.
+static bool read_sentence(struct bundle *bundle, const char *folder, struct err *err) {
+    struct sentence *s = &bundle->sentence;
+    bool is_encoder = model_is_encoder(bundle->model);
+    if (!sentence_open(s, folder, model_config_of(bundle->model)->d_model, err))
+        return false;
+    if (!s->given && is_encoder)
+        s->pooling = MODEL_POOL_MEAN;
+    if (!is_encoder && s->pooling != MODEL_POOL_LAST && !s->lacking)
+        s->lacking = s->pooling == MODEL_POOL_MEAN ? "pooling_mode_mean_tokens" : "pooling_mode_cls_token";
+    model_set_pooling(bundle->model, s->pooling);
+    return true;
+}
+
+static int makes_the_model(const struct dirent *item) {
+    struct str name = str_from(item->d_name);
+    return str_ends(name, STR(".safetensors")) || str_eq_c(name, "config.json") || str_eq_c(name, "kv_config.json");
+}
+
+// A file that was replaced by another of its size and time is taken for the same one.
+static char *identity_of(const char *folder, const struct tokenizer *tokenizer, struct err *err) {
     struct strbuf text = {0};
-    json_t *config = file_read(path, 1 << 20, &text, err) ? json_parse(strbuf_str(&text), path, err) : NULL;
-    strbuf_deinit(&text);
-    const char *key;
-    json_t *value;
-    json_object_foreach(config, key, value) {
-        struct str name = strncmp(key, "pooling_mode", 12) == 0 ? json_str(value) : (struct str){0};
-        if (name.n && !str_eq_c(name, "lasttoken"))
-            snprintf(bundle->pooling, sizeof bundle->pooling, "%.60s", name.data);
-        else if (strncmp(key, "pooling_mode_", 13) == 0 && strcmp(key, LAST) != 0 && json_is_true(value))
-            snprintf(bundle->pooling, sizeof bundle->pooling, "%.60s", key);
+    struct dirent **items = NULL;
+    int n = folder ? scandir(folder, &items, makes_the_model, alphasort) : 0;
+    for (int i = 0; i < n; i++) {
+        char path[PATH_MAX];
+        struct stat st;
+        if (snprintf(path, sizeof path, "%s/%s", folder, items[i]->d_name) < (int)sizeof path && stat(path, &st) == 0)
+            strbuf_printf(&text, "%s %jd %jd.%09ld\n", items[i]->d_name, (intmax_t)st.st_size,
+                          (intmax_t)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        free(items[i]);
     }
-    bool ok = config != NULL;
-    json_decref(config);
-    return ok;
+    free(items);
+    strbuf_append_c(&text, folder ? "" : "builtin\n");
+    strbuf_append_c(&text, tokenizer ? tokenizer_fingerprint(tokenizer) : "");
+    char *identity = strbuf_take(&text);
+    if (!identity)
+        err_set(err, ERR_NOMEM, "out of memory");
+    return identity;
 }
 
 bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct err *err) {
@@ -99,7 +118,7 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
         goto failed;
     bundle->model = o->folder ? model_open(o->folder, bundle->be, &o->model, err)
                               : open_builtin(bundle->be, &o->model, err);
-    if (!bundle->model || (o->folder && !read_pooling(bundle, o->folder, err)))
+    if (!bundle->model || (o->folder && !read_sentence(bundle, o->folder, err)))
         goto failed;
     bundle->is_embedding = !model_has_head(bundle->model) ||
                            (o->folder && hub_is_embedding(o->folder, bundle->name));
@@ -109,6 +128,9 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
         if (!bundle->chat)
             goto failed;
     }
+    bundle->identity = identity_of(o->folder, bundle->tokenizer, err);
+    if (!bundle->identity)
+        goto failed;
     bundle->load_ms = clock_ms_since(start);
     return true;
 failed:
@@ -117,12 +139,14 @@ failed:
 }
 
 void bundle_close(struct bundle *bundle) {
+    sentence_close(&bundle->sentence);
     chat_template_destroy(bundle->chat);
     tokenizer_destroy(bundle->tokenizer);
     model_destroy(bundle->model);
     if (bundle->be)
         bundle->be->ops->close(bundle->be);
     free(bundle->name);
+    free(bundle->identity);
     *bundle = (struct bundle){0};
 }
 

@@ -1,6 +1,7 @@
 // engine/bundle.h - everything one served model needs, opened together and closed together.
 #ifndef LOAM_ENGINE_BUNDLE_H
 #define LOAM_ENGINE_BUNDLE_H
+#include "engine/sentence.h"
 #include "model/model.h"
 #include "sample/sampler.h"
 #include "template/template.h"
@@ -23,7 +24,8 @@ struct bundle {
     struct tokenizer *tokenizer;  // NULL only without_tokenizer
     struct chat_template *chat;   // NULL only without_tokenizer
     bool is_embedding; // made for embeddings, not for text
-    char pooling[64]; // how embeddings are made if not by the last token ("pooling_mode_mean_tokens"), else empty
+    struct sentence sentence; // how the folder makes embeddings
+    char *identity; // text: names, sizes and times of the files that make the model, and its tokenizer's fingerprint
     double load_ms;
 };
 

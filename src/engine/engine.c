@@ -11,10 +11,17 @@
 #include "base/log.h"
 #include "base/queue.h"
 #include "cache/kv_cache.h"
+#include "engine/kv_identity.h"
 #include "engine/step_builder.h"
 #include "engine/stop_text.h"
 
-enum { WAITING_DEFAULT = 64 };
+enum {
+    WAITING_DEFAULT = 64,
+    DISK_IDLE_S_DEFAULT = 300,
+    DISK_PAGES_A_STEP = 2,  // that come from disk beside running rows
+    SPILL_PAUSE_MS = 100,   // between two pages that go to disk beside running rows
+    LOAD_LOOK_MS = 1000,    // how often a disk that answers nothing is looked after
+};
 
 // A request from submit to its last event. Two references: the submitter's ticket and the engine.
 struct gen_ticket {
@@ -31,6 +38,8 @@ struct gen_ticket {
     uint32_t n_found;    // of these, those that the prompt cache held at the last admission
     uint32_t n_in_step;  // of these, those that the running step computes
     uint64_t space;      // what of the prompt cache is fit for it
+    struct prefix_load *load;  // of one that waits: what comes from disk of its prompt; NULL = nothing
+    bool was_looked_up;        // on disk
     struct gen_ticket *leader; // of one that waits: who is reading the same prompt for both; NULL = nobody
     struct str *stops;   // [n_stops]
     uint32_t n_stops;
@@ -67,11 +76,15 @@ struct engine {
     struct queue *inbox;         // submit -> engine thread
     _Atomic bool stopping;       // destroy -> engine thread
     _Atomic bool draining;       // drain -> submit
+    _Atomic bool forgetting;     // forget -> engine thread
     _Atomic uint32_t n_live;     // submit +1, last event -1
 
     // The engine thread's own.
     struct kv_cache *kv;
     struct prefix_cache *prefix; // NULL = off
+    struct disk_cache *disk;     // its second tier, NULL = none
+    uint64_t spill_due_ns;       // when something of it is to be written
+    _Atomic bool is_woken;       // the disk's thread -> engine thread: a wake-up is in the inbox
     struct step_builder step;
     struct gen_ticket **running; // [n_rows], in order of admission
     struct gen_ticket **waiting; // [n_waiting_max + n_rows], first in first out
@@ -84,6 +97,15 @@ struct engine {
 
     pthread_mutex_t stats_lock; // guards the field below
     struct engine_stats stats;
+    pthread_mutex_t flush_lock; // guards the field below
+    struct flush *flushes;      // list of those who wait for one
+};
+
+struct flush {
+    struct flush *next;
+    engine_flush_fn *fn;
+    void *user;
+    uint64_t n_failed; // writes before it
 };
 
 const char *finish_reason_name(enum finish_reason reason) {
@@ -117,7 +139,7 @@ static bool check_request(const struct engine *engine, const struct gen_request 
     uint32_t ctx_len = engine->plan.limits.ctx_len;
     if (r->n_prompt == 0)
         return err_set(err, ERR_INVALID, "the prompt is empty");
-    if (r->n_prompt >= ctx_len)
+    if (r->n_prompt > ctx_len || (r->n_prompt == ctx_len && !model_is_encoder(engine->model)))
         return err_set(err, ERR_INVALID, "the prompt has %u tokens, but this server's context holds %u "
                        "including the answer; shorten the prompt or start loam with a longer "
                        "--context-length", r->n_prompt, ctx_len);
@@ -179,7 +201,7 @@ static struct gen_ticket *ticket_create(struct engine *engine, const struct gen_
         room = 0; // nothing is appended
     t->n_tokens_max = r->n_prompt + (r->max_tokens ? min_u32(r->max_tokens, room) : room);
     t->ignore_eos = r->ignore_eos;
-    t->state_slot = UINT32_MAX;
+    t->state_slot = t->logits_idx = UINT32_MAX;
     uint32_t variant_from = model_rope_variant_from(engine->model);
     t->rope_variant = variant_from && t->n_tokens_max > variant_from;
     t->space = t->rope_variant;
@@ -259,9 +281,12 @@ static void give_back(struct engine *engine, struct gen_ticket *t) {
     for (uint32_t i = 0; i < engine->n_waiting; i++)
         if (engine->waiting[i]->leader == t)
             engine->waiting[i]->leader = NULL; // it reads for itself
+    prefix_load_destroy(t->load);
+    t->load = NULL;
     if (t->seq_ready)
         kv_seq_deinit(engine->kv, &t->seq);
-    t->seq_ready = false;
+    t->seq_ready = t->in_step = false;
+    t->logits_idx = UINT32_MAX;
     t->n_in_cache = 0;
     if (t->state_slot != UINT32_MAX)
         engine->free_slots[engine->n_free_slots++] = t->state_slot;
@@ -303,8 +328,11 @@ static void take_inbox(struct engine *engine, uint32_t timeout_ms) {
                                           : queue_try_pop(engine->inbox);
         if (!t)
             return;
-        engine->waiting[engine->n_waiting++] = t;
         timeout_ms = 0;
+        if ((void *)t == engine) // only to wake up
+            atomic_store_explicit(&engine->is_woken, false, memory_order_release);
+        else
+            engine->waiting[engine->n_waiting++] = t;
     }
 }
 
@@ -334,7 +362,8 @@ static bool make_free(struct engine *engine, uint32_t group, uint32_t n) {
 // Pages for the rest of the prompt and one more token must be free: then the prompt never waits halfway.
 static bool has_room(struct engine *engine, const struct gen_ticket *t, uint32_t n_found) {
     uint32_t need[KV_GROUPS_MAX];
-    kv_seq_need(engine->kv, &t->seq, n_found, t->n_tokens + 1, need);
+    uint32_t n_wanted = t->n_tokens + (model_is_encoder(engine->model) ? 0 : 1);
+    kv_seq_need(engine->kv, &t->seq, n_found, n_wanted, need);
     for (uint32_t g = 0; g < kv_cache_n_groups(engine->kv); g++) {
         uint32_t window = kv_cache_window(engine->kv, g);
         if (window) // pages behind the window go back while the prompt is read
@@ -399,16 +428,31 @@ static struct gen_ticket *leader_for(const struct engine *engine, const struct g
     for (uint32_t i = 0; i < engine->n_running; i++)
         if (reads_the_same(t, engine->running[i]))
             return engine->running[i];
+    for (uint32_t i = 0; i < engine->n_waiting; i++)
+        if (engine->waiting[i]->load && reads_the_same(t, engine->waiting[i]))
+            return engine->waiting[i];
     return NULL;
 }
 
-// Whose turn it is: the first that nobody reads for, UINT32_MAX = nobody's. Who has a leader keeps a place.
+// Does one that waits go on from the work of others, which is not done yet?
+static bool is_led(struct engine *engine, struct gen_ticket *t) {
+    t->leader = leader_for(engine, t);
+    if (t->leader)
+        return true;
+    if (engine->disk && !t->was_looked_up && t->want != GEN_WANT_HIDDEN)
+        t->load = prefix_cache_load(engine->prefix, t->space, t->tokens, t->n_tokens - 1);
+    t->was_looked_up = true;
+    return t->load != NULL;
+}
+
+// Whose turn it is: the first that nothing comes for, UINT32_MAX = nobody's. Who has a running leader keeps a place.
 static uint32_t next_waiting(const struct engine *engine, uint32_t *n_led) {
     uint32_t turn = UINT32_MAX;
     *n_led = 0;
     for (uint32_t i = 0; i < engine->n_waiting; i++) {
-        *n_led += engine->waiting[i]->leader != NULL;
-        if (turn == UINT32_MAX && !engine->waiting[i]->leader)
+        const struct gen_ticket *t = engine->waiting[i];
+        *n_led += t->leader && t->leader->seq_ready;
+        if (turn == UINT32_MAX && !t->leader && !t->load)
             turn = i;
     }
     return turn;
@@ -420,8 +464,7 @@ static void admit(struct engine *engine) {
            engine->n_running + n_led < engine->plan.limits.n_rows) {
         struct gen_ticket *t = engine->waiting[turn];
         struct err err = {0};
-        t->leader = leader_for(engine, t);
-        if (t->leader)
+        if (is_led(engine, t))
             continue;
         if (!take_room(engine, t, &err))
             return;
@@ -520,7 +563,8 @@ static void build_step(struct engine *engine) {
         engine->running[i]->logits_idx = UINT32_MAX;
         engine->running[i]->in_step = false;
     }
-    for (uint32_t i = 0; i < engine->n_running; i++) {
+    bool whole = model_is_encoder(engine->model); // a text is read whole or, in a later step, not at all
+    for (uint32_t i = 0; i < engine->n_running && !whole; i++) {
         struct gen_ticket *t = engine->running[i];
         if (t->n_tokens - t->n_in_cache == 1 && add_row(engine, i, 1))
             budget--;
@@ -528,6 +572,8 @@ static void build_step(struct engine *engine) {
     for (uint32_t i = 0; i < engine->n_running && budget; i++) {
         struct gen_ticket *t = engine->running[i];
         uint32_t n = min_u32(t->n_tokens - t->n_in_cache, budget);
+        if (whole && n < t->n_tokens)
+            continue;
         if (engine->prefix && n)
             n = min_u32(n, prefix_cache_chunk_end(engine->prefix, t->n_in_cache, t->n_found, t->n_prompt) -
                                t->n_in_cache);
@@ -646,7 +692,7 @@ static void fork_waiting(struct engine *engine) {
             continue;
         }
         t->leader = NULL;
-        if (!fork_from(engine, t, leader)) {
+        if (engine->n_running == engine->plan.limits.n_rows || !fork_from(engine, t, leader)) {
             i++;
             continue;
         }
@@ -704,6 +750,120 @@ static uint32_t sample_rows(struct engine *engine, const float *logits) {
     return n_sampled;
 }
 
+// ---- The prompt cache's disk tier ---------------------------------------------------------------
+// On the disk's thread: there is something for the engine to do.
+static void wake(void *user) {
+    struct engine *engine = user;
+    if (atomic_exchange_explicit(&engine->is_woken, true, memory_order_acq_rel))
+        return;
+    if (!queue_push(engine->inbox, engine)) // full: it is awake
+        atomic_store_explicit(&engine->is_woken, false, memory_order_release);
+}
+
+static uint32_t n_loading(const struct engine *engine) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < engine->n_waiting; i++)
+        n += engine->waiting[i]->load != NULL;
+    return n;
+}
+
+// How long an engine that has nothing to compute may sleep.
+static uint32_t sleep_ms(const struct engine *engine) {
+    if (!engine->disk)
+        return UINT32_MAX;
+    uint64_t now = clock_ns(), due = engine->spill_due_ns;
+    uint32_t ms = due <= now ? 0 : (uint32_t)((due - now) / 1000000 + 1);
+    return n_loading(engine) ? min_u32(ms, LOAD_LOOK_MS) : ms;
+}
+
+// What was asked to be written, beside the steps: a page each.
+static void tend_flushes(struct engine *engine, bool idle) {
+    pthread_mutex_lock(&engine->flush_lock);
+    bool wanted = engine->flushes != NULL;
+    pthread_mutex_unlock(&engine->flush_lock);
+    if (!wanted)
+        return;
+    uint32_t later = prefix_cache_spill(engine->prefix, 0, idle ? UINT32_MAX : 1);
+    struct disk_cache_stats disk;
+    disk_cache_stats(engine->disk, &disk);
+    if (disk.n_pending || later == 0)
+        return; // its progress wakes
+    pthread_mutex_lock(&engine->flush_lock);
+    struct flush *list = engine->flushes;
+    engine->flushes = NULL;
+    pthread_mutex_unlock(&engine->flush_lock);
+    for (struct flush *next; list; list = next) {
+        next = list->next;
+        list->fn(list->user, later == UINT32_MAX && disk.n_failed == list->n_failed, &disk);
+        free(list);
+    }
+}
+
+static void tend_disk(struct engine *engine, bool idle) {
+    if (!engine->disk)
+        return;
+    uint32_t n_loads = n_loading(engine);
+    prefix_cache_take_loaded(engine->prefix, engine->n_running ? DISK_PAGES_A_STEP : UINT32_MAX);
+    for (uint32_t i = 0; n_loads && i < engine->n_waiting; i++) {
+        struct gen_ticket *t = engine->waiting[i];
+        if (!t->load || !prefix_load_is_over(t->load))
+            continue;
+        prefix_load_destroy(t->load);
+        t->load = NULL;
+        for (uint32_t k = 0; k < engine->n_waiting; k++) // who waited for it finds the same, or follows once it runs
+            if (engine->waiting[k]->leader == t)
+                engine->waiting[k]->leader = NULL;
+    }
+    tend_flushes(engine, idle);
+    if (clock_ns() < engine->spill_due_ns)
+        return;
+    // Whatever is used from now on is due in idle_ms at the earliest.
+    uint32_t idle_ms = engine->options.disk_idle_s * 1000;
+    uint32_t due = min_u32(prefix_cache_spill(engine->prefix, idle_ms, 1), idle_ms);
+    if (engine->n_running)
+        due = max_u32(due, SPILL_PAUSE_MS);
+    engine->spill_due_ns = clock_ns() + (uint64_t)due * 1000000;
+}
+
+// At the end.
+static void close_disk(struct engine *engine) {
+    if (!engine->disk)
+        return;
+    struct disk_cache_stats before, after;
+    disk_cache_stats(engine->disk, &before);
+    bool forget = atomic_load_explicit(&engine->forgetting, memory_order_acquire);
+    bool complete = !forget && prefix_cache_flush(engine->prefix, clock_ns() + (uint64_t)ENGINE_FLUSH_MS * 1000000);
+    disk_cache_stats(engine->disk, &after);
+    if (!forget && (!complete || after.n_failed != before.n_failed))
+        log_warn("engine: not all of the prompt cache could be written to disk");
+    pthread_mutex_lock(&engine->flush_lock);
+    struct flush *list = engine->flushes;
+    engine->flushes = NULL;
+    pthread_mutex_unlock(&engine->flush_lock);
+    for (struct flush *next; list; list = next) {
+        next = list->next;
+        list->fn(list->user, complete && after.n_failed == list->n_failed, &after);
+        free(list);
+    }
+}
+
+bool engine_flush(struct engine *engine, engine_flush_fn *fn, void *user, struct err *err) {
+    if (!engine->disk)
+        return err_set(err, ERR_UNSUPPORTED, "the prompt cache has no disk to go to: start loam with --ssd-cache DIR");
+    struct flush *flush = calloc(1, sizeof *flush);
+    if (!flush)
+        return err_set(err, ERR_NOMEM, "out of memory for a flush");
+    struct disk_cache_stats disk;
+    disk_cache_stats(engine->disk, &disk);
+    *flush = (struct flush){.fn = fn, .user = user, .n_failed = disk.n_failed};
+    pthread_mutex_lock(&engine->flush_lock);
+    flush->next = engine->flushes;
+    engine->flushes = flush;
+    pthread_mutex_unlock(&engine->flush_lock);
+    wake(engine);
+    return true;
+}
+
 static void publish_stats(struct engine *engine) {
     pthread_mutex_lock(&engine->stats_lock);
     struct engine_stats *stats = &engine->stats;
@@ -711,6 +871,9 @@ static void publish_stats(struct engine *engine) {
     stats->n_waiting = engine->n_waiting;
     if (engine->prefix)
         prefix_cache_stats(engine->prefix, &stats->cache);
+    if (engine->disk) // its own lock is taken for moments only
+        disk_cache_stats(engine->disk, &stats->disk);
+    stats->has_disk = engine->disk != NULL;
     stats->n_groups = kv_cache_n_groups(engine->kv);
     for (uint32_t g = 0; g < stats->n_groups; g++) {
         stats->n_pages[g] = kv_cache_n_pages(engine->kv, g);
@@ -744,10 +907,11 @@ static void run_step(struct engine *engine) {
 static void *engine_main(void *user) {
     struct engine *engine = user;
     while (!atomic_load_explicit(&engine->stopping, memory_order_acquire)) {
-        bool idle = engine->n_running == 0 && engine->n_waiting == 0;
+        bool idle = engine->n_running == 0 && (engine->n_waiting == 0 || n_loading(engine));
         if (idle)
             publish_stats(engine);
-        take_inbox(engine, idle ? UINT32_MAX : 0);
+        take_inbox(engine, idle ? sleep_ms(engine) : 0);
+        tend_disk(engine, idle);
         drop_cancelled(engine, engine->waiting, &engine->n_waiting);
         drop_cancelled(engine, engine->running, &engine->n_running);
         admit(engine);
@@ -759,6 +923,7 @@ static void *engine_main(void *user) {
         finish_plain(engine, engine->running[--engine->n_running], FINISH_CANCELLED, NULL);
     while (engine->n_waiting)
         finish_plain(engine, engine->waiting[--engine->n_waiting], FINISH_CANCELLED, NULL);
+    close_disk(engine);
     return NULL;
 }
 
@@ -795,6 +960,20 @@ static bool collect_vocab(struct engine *engine, struct err *err) {
     return ok && (!newline.failed || err_set(err, ERR_NOMEM, "out of memory for the engine"));
 }
 
+static bool open_disk(struct engine *engine, struct err *err) {
+    struct engine_options *o = &engine->options;
+    char identity[65];
+    const char *files = o->disk_identity ? o->disk_identity : "";
+    o->disk_idle_s = o->disk_idle_s ? min_u32(o->disk_idle_s, 86400) : DISK_IDLE_S_DEFAULT;
+    if (!kv_identity(engine->model, engine->kv, &engine->step, files, identity, err))
+        return false;
+    struct disk_cache_options disk = {.folder = o->disk_folder, .identity = identity, .bytes_max = o->disk_bytes_max,
+                                      .on_progress = wake, .user = engine};
+    engine->disk = disk_cache_create(&disk, err);
+    o->disk_folder = o->disk_identity = NULL; // the caller's
+    return engine->disk || err_wrap(err, "disk cache");
+}
+
 static bool allocate(struct engine *engine, struct err *err) {
     const struct model_limits *limits = &engine->plan.limits;
     struct model_memory memory;
@@ -807,7 +986,7 @@ static bool allocate(struct engine *engine, struct err *err) {
     }
     uint32_t n_live_max = engine->n_waiting_max + limits->n_rows;
     engine->kv = kv_cache_create(&options, err);
-    engine->inbox = queue_create(n_live_max, err);
+    engine->inbox = queue_create(n_live_max + 1, err); // and a wake-up
     if (!engine->kv || !engine->inbox ||
         !step_builder_init(&engine->step, limits->n_tokens, limits->n_rows, limits->n_logits, err) ||
         !collect_vocab(engine, err))
@@ -826,12 +1005,15 @@ static bool allocate(struct engine *engine, struct err *err) {
         engine->free_slots[engine->n_free_slots++] = limits->n_state_slots - 1 - i;
     if (!model_prepare(engine->model, limits, err))
         return false;
-    if (engine->options.prompt_cache_bytes == 0)
+    if (engine->options.prompt_cache_bytes == 0 || model_is_encoder(engine->model))
         return true;
+    if (engine->options.disk_folder && !open_disk(engine, err))
+        return false;
     struct prefix_cache_options cache = {
         .device = {.kv = engine->kv, .be = model_backend(engine->model), .pool = model_kv_pool(engine->model),
                    .states = model_state_pool(engine->model)},
-        .bytes_max = engine->options.prompt_cache_bytes, .snapshot_bytes_max = engine->plan.snapshot_bytes_max};
+        .bytes_max = engine->options.prompt_cache_bytes, .snapshot_bytes_max = engine->plan.snapshot_bytes_max,
+        .disk = engine->disk};
     model_memory(engine->model, &memory); // exact, now that there are pools
     memcpy(cache.device.page_bytes, memory.group_page_bytes, sizeof cache.device.page_bytes);
     engine->prefix = prefix_cache_create(&cache, err);
@@ -851,6 +1033,7 @@ struct engine *engine_create(struct model *model, const struct tokenizer *tokeni
     engine->n_waiting_max = options->n_waiting_max ? options->n_waiting_max : WAITING_DEFAULT;
     engine->n_vocab = model_config_of(model)->n_vocab;
     pthread_mutex_init(&engine->stats_lock, NULL);
+    pthread_mutex_init(&engine->flush_lock, NULL);
     pthread_mutex_init(&engine->breakers_lock, NULL);
     if (!engine_plan_make(model, options, &engine->plan, err) || !allocate(engine, err)) {
         engine_destroy(engine);
@@ -871,6 +1054,10 @@ void engine_drain(struct engine *engine) {
     atomic_store_explicit(&engine->draining, true, memory_order_release);
 }
 
+void engine_forget(struct engine *engine) {
+    atomic_store_explicit(&engine->forgetting, true, memory_order_release);
+}
+
 void engine_destroy(struct engine *engine) {
     if (!engine)
         return;
@@ -881,10 +1068,12 @@ void engine_destroy(struct engine *engine) {
         pthread_join(engine->thread, NULL);
     }
     prefix_cache_destroy(engine->prefix);
+    disk_cache_destroy(engine->disk);
     kv_cache_destroy(engine->kv);
     queue_destroy(engine->inbox);
     step_builder_deinit(&engine->step);
     pthread_mutex_destroy(&engine->stats_lock);
+    pthread_mutex_destroy(&engine->flush_lock);
     pthread_mutex_destroy(&engine->breakers_lock);
     dry_breakers_release(engine->breakers);
     sampler_scratch_destroy(engine->scratch);

@@ -12,6 +12,8 @@
 #include "sample/sampler.h"
 #include "tokenizer/tokenizer.h"
 
+enum { ENGINE_FLUSH_MS = 30000 };
+
 struct engine;
 struct gen_ticket; // a submitted request, as its submitter holds it
 
@@ -19,8 +21,11 @@ struct gen_ticket; // a submitted request, as its submitter holds it
 // carry no text, stop strings are refused) must outlive the engine. ERR_NOMEM, ERR_IO.
 struct engine *engine_create(struct model *model, const struct tokenizer *tokenizer,
                              const struct engine_options *options, struct err *err);
-// Stop at the next step: running and waiting requests end as FINISH_CANCELLED. Joins the thread.
+// Stop at the next step: running and waiting requests end as FINISH_CANCELLED. What the prompt cache has goes to disk,
+// if it has one, for at most ENGINE_FLUSH_MS. Joins the thread.
 void engine_destroy(struct engine *engine); // NULL is allowed
+// Somebody is in a hurry: nothing more goes to disk at the end. Any thread.
+void engine_forget(struct engine *engine);
 // Refuse new requests (ERR_BUSY) and let the running ones finish; returns at once.
 void engine_drain(struct engine *engine);
 // Requests that wait or run.
@@ -97,6 +102,12 @@ struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request
 void gen_ticket_cancel(struct gen_ticket *ticket);
 void gen_ticket_release(struct gen_ticket *ticket); // NULL is allowed
 
+// Write all that the prompt cache holds and the disk does not; running requests go on meanwhile. fn(user) once it is
+// there, or once it is clear that it will not be (`complete` false: the disk is full, the engine ends), on the engine's
+// thread: it must not block. False with ERR_UNSUPPORTED if there is no disk cache, ERR_NOMEM; fn is not called then.
+typedef void engine_flush_fn(void *user, bool complete, const struct disk_cache_stats *disk);
+bool engine_flush(struct engine *engine, engine_flush_fn *fn, void *user, struct err *err);
+
 struct engine_stats {
     uint32_t n_running, n_waiting;
     uint64_t n_requests, n_steps, n_prompt_tokens, n_generated_tokens, n_cancelled, n_preempted;
@@ -105,6 +116,8 @@ struct engine_stats {
     // The prompt cache. A hit is a request some of whose prompt it held; bytes are in the pool, snapshots beside it.
     uint64_t n_cache_hits, n_cache_misses, n_cached_tokens;
     struct prefix_cache_stats cache;
+    bool has_disk; // the cache's second tier
+    struct disk_cache_stats disk;
 };
 // A consistent copy, any thread.
 void engine_stats(struct engine *engine, struct engine_stats *out);

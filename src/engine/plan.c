@@ -84,6 +84,8 @@ bool engine_plan_make(const struct model *model, const struct engine_options *op
     if (!plan->enforced && device.is_host && available - available / 10 < left)
         left = available - available / 10;
     for (;;) {
+        if (model_is_encoder(model)) // a text is read in one step
+            limits->n_tokens = max_u32(max_u32(step_tokens, n_rows), limits->ctx_len);
         plan->workspace_bytes = model_workspace_bytes(model, limits);
         uint64_t fixed = plan->workspace_bytes + plan->state_bytes;
         uint64_t for_kv = left > fixed ? left - fixed : 0;

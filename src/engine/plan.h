@@ -14,6 +14,10 @@ struct engine_options {
     uint64_t memory_budget_bytes; // everything together must stay below; 0 = what the machine has free
     uint64_t kv_budget_bytes;     // the KV pool must stay below; 0 = as planned
     uint64_t prompt_cache_bytes;  // KV and snapshots of past requests that are kept for later ones; 0 = none
+    const char *disk_folder;   // where they go from memory, NULL = nowhere; borrowed until engine_create() returns
+    const char *disk_identity; // what is known of the model's files: bundle.identity; borrowed likewise
+    uint64_t disk_bytes_max;   // of the folder's files; 0 = no limit
+    uint32_t disk_idle_s;      // what was not used for so long is written; 0 = 300
 };
 
 struct engine_plan {

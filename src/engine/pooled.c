@@ -3,19 +3,30 @@
 #include <math.h>
 
 bool pooled_embed_prompt(const struct bundle *bundle, struct str text, struct token_list *ids, struct err *err) {
-    if (bundle->pooling[0])
-        return err_set(err, ERR_UNSUPPORTED, "%s: its embeddings are made by \"%s\"; loam implements the last token's",
-                       bundle->name, bundle->pooling);
+    const struct sentence *s = &bundle->sentence;
+    if (s->lacking)
+        return err_set(err, ERR_UNSUPPORTED, "%s: its embeddings are made by \"%s\", which loam does not implement for it",
+                       bundle->name, s->lacking);
     if (!bundle->tokenizer)
         return err_set(err, ERR_INVALID, "embeddings of text need a tokenizer");
-    return tokenizer_encode(bundle->tokenizer, text, TOKENIZER_ADD_SPECIAL, ids, err);
+    if (s->prompt.n == 0)
+        return tokenizer_encode(bundle->tokenizer, text, TOKENIZER_ADD_SPECIAL, ids, err);
+    struct strbuf prompted = {0};
+    strbuf_append(&prompted, s->prompt);
+    strbuf_append(&prompted, text);
+    bool ok = prompted.failed ? err_set(err, ERR_NOMEM, "out of memory for a prompt")
+                              : tokenizer_encode(bundle->tokenizer, strbuf_str(&prompted), TOKENIZER_ADD_SPECIAL, ids, err);
+    strbuf_deinit(&prompted);
+    return ok;
 }
 
-uint32_t pooled_embedding(float *values, uint32_t n, uint32_t n_dimensions, struct err *err) {
+uint32_t pooled_embedding(const struct bundle *bundle, float *values, uint32_t n, uint32_t n_dimensions, struct err *err) {
     if (n_dimensions > n) {
         err_set(err, ERR_INVALID, "the model's embeddings have %u dimensions, not %u", n, n_dimensions);
         return 0;
     }
+    if (!sentence_apply(&bundle->sentence, values, n, err))
+        return 0;
     n = n_dimensions ? n_dimensions : n;
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)

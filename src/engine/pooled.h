@@ -6,13 +6,14 @@
 #include "engine/bundle.h"
 
 // ---- Embeddings -------------------------------------------------------------------------------
-// The tokens to read for the embedding of `text`, with what the tokenizer appends (the end token whose hidden
-// state is the embedding). ERR_UNSUPPORTED if the folder's own 1_Pooling/config.json asks for anything but the
-// last token; ERR_NOMEM.
+// The tokens to read for the embedding of `text`, with the folder's own prompt before it and what the tokenizer puts around
+// it (for some models the end token whose hidden state is the embedding). ERR_UNSUPPORTED if the folder makes its
+// embeddings in a way that loam lacks, which is named; ERR_NOMEM.
 bool pooled_embed_prompt(const struct bundle *bundle, struct str text, struct token_list *ids, struct err *err);
-// Keep the first n_dimensions of [n] (0 = all; Matryoshka) and scale them to length 1. Returns how many there are, or 0
-// with ERR_INVALID: more dimensions than the model has, or a vector that is not numbers.
-uint32_t pooled_embedding(float *values, uint32_t n, uint32_t n_dimensions, struct err *err);
+// The engine's values [n] through the folder's dense layers, if it has any; the first n_dimensions of them (0 = all;
+// Matryoshka), scaled to length 1. Returns how many there are, or 0 with ERR_INVALID (more dimensions than the model has),
+// ERR_INTERNAL (a vector that is not numbers), ERR_NOMEM.
+uint32_t pooled_embedding(const struct bundle *bundle, float *values, uint32_t n, uint32_t n_dimensions, struct err *err);
 
 // ---- Reranking --------------------------------------------------------------------------------
 // Source of the prompt and the score: the model card of Qwen3-Reranker.

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -23,6 +24,7 @@ enum {
     BACKOFF_MS_MAX = 30000,
     LOCK_POLL_MS = 200,
     PROGRESS_MS = 100,
+    SILENCE_MS = 2000,              // a hub that takes longer to list is named
     RATE_SLOTS = 50,                // PROGRESS_MS each: the rate's window
     SPARE_BLOCKS_MAX = 16,
 };
@@ -82,6 +84,7 @@ struct fetch {
     struct err err; // the first failure
     uint64_t bytes_done, bytes_total, bytes_received;
     uint32_t n_files_done, n_files, n_retries;
+    uint32_t n_checking; // workers that hash what is there of a file
     long waiting_for_process;
     char note[700];
     bool note_is_new;
@@ -553,8 +556,12 @@ static void open_job(struct worker *w, struct job *job) {
         pthread_mutex_unlock(&f->lock);
         return;
     }
+    pthread_mutex_lock(&f->lock);
+    f->n_checking++;
+    pthread_mutex_unlock(&f->lock);
     bool ok = blob_open(&job->blob, f->repo_folder, job->file, &err);
     pthread_mutex_lock(&f->lock);
+    f->n_checking--;
     if (ok) {
         job->state = JOB_ACTIVE;
         job->written = job->next_off = job->resumed_from = job->blob.written;
@@ -683,6 +690,8 @@ static void *worker_main(void *user) {
 struct body {
     struct strbuf text;
     struct fetch *fetch;
+    uint64_t start_ns;
+    bool told;
 };
 
 static bool collect_body(void *user, struct bytes data) {
@@ -693,8 +702,28 @@ static bool collect_body(void *user, struct bytes data) {
     return !body->text.failed;
 }
 
+// A word for whoever watches while there is no byte to count yet. On the thread of hub_get().
+__attribute__((format(printf, 2, 3))) static void tell(const struct fetch *f, const char *format, ...) {
+    if (!f->options->progress)
+        return;
+    char note[sizeof f->note];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(note, sizeof note, format, args);
+    va_end(args);
+    struct hub_progress p = {
+        .repo = f->options->repo, .n_retries = f->n_retries, .seconds_left = -1, .note = note};
+    f->options->progress(f->options->user, &p);
+}
+
 static bool body_should_stop(void *user) {
-    return is_stopped(((struct body *)user)->fetch);
+    struct body *body = user;
+    if (!body->told && clock_ms_since(body->start_ns) > SILENCE_MS) {
+        body->told = true;
+        tell(body->fetch, "waiting for %s to list the files of %s", body->fetch->env->endpoint,
+             body->fetch->options->repo);
+    }
+    return is_stopped(body->fetch);
 }
 
 // Say in *err what a 4xx means for a repository or (path) one of its files, with a cure; other answers
@@ -754,7 +783,7 @@ static bool fetch_listing(struct fetch *f, struct http_session *session, struct 
     strbuf_append_c(&url, "/revision/");
     hub_url_append(&url, revision, false);
     strbuf_append_c(&url, "?blobs=true");
-    struct body body = {.fetch = f};
+    struct body body = {.fetch = f, .start_ns = clock_ns()};
     bool ok = !url.failed || err_set(err, ERR_NOMEM, "out of memory");
     for (uint32_t n_failures = 0; ok;) {
         strbuf_clear(&body.text);
@@ -783,6 +812,8 @@ static bool fetch_listing(struct fetch *f, struct http_session *session, struct 
         } else {
             f->n_retries++;
             uint32_t ms = backoff_ms(f->options, n_failures - 1, result.retry_after_ms);
+            tell(f, "cannot list the files of %s: %.400s; trying again in %.1f s", f->options->repo,
+                 http_err.message, ms / 1000.0);
             uint64_t start = clock_ns();
             while (!is_stopped(f) && clock_ms_since(start) < ms)
                 usleep(50 * 1000);
@@ -931,6 +962,7 @@ static void report_locked(struct fetch *f, struct rate *rate, bool finished) {
         .bytes_per_s = rate_update(rate, f->bytes_received),
         .seconds_left = -1,
         .waiting_for_process = f->waiting_for_process,
+        .checking = f->n_checking > 0,
         .note = f->note_is_new ? note : NULL,
         .finished = finished,
     };

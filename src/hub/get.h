@@ -19,7 +19,9 @@ struct hub_progress {
     double bytes_per_s;                  // over the last 5 s
     double seconds_left;                 // -1 = unknown
     long waiting_for_process;            // another process writes the files that are left; else 0
-    const char *note;                    // why the last retry was made, or NULL; until the next call
+    bool checking;                       // hashes what earlier runs left
+    const char *note;                    // why the last retry was made, or whom it waits for (before the list of
+                                         // files is there, with all counts 0), or NULL; until the next call
     bool finished;                       // the last call
 };
 // Called on the thread of hub_get(), about ten times a second.

@@ -59,7 +59,7 @@ void binder_init(struct binder *binder, struct model_store *store, struct weight
                  const struct model_config *config, const char *probe) {
     static const char *const PREFIXES[] = {
         "model.", "language_model.model.", "model.language_model.", "model.language_model.model.", "",
-        "language_model.", "transformer.",
+        "language_model.", "transformer.", "bert.", "roberta.",
     };
     *binder = (struct binder){store, weights, config, "model."};
     for (size_t i = 0; i < sizeof PREFIXES / sizeof *PREFIXES; i++) {

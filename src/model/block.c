@@ -9,6 +9,7 @@
 #include "model/mla.h"
 #include "model/moe.h"
 #include "model/rope.h"
+#include "model/short_conv.h"
 
 struct norm {
     const float *weight, *bias; // weight NULL: there is no such norm in this family
@@ -18,6 +19,7 @@ struct block_layer {
     struct norm attention_in, attention_out, mlp_in, mlp_out;
     struct delta_net *delta; // a recurrent layer: nothing of attention below
     struct mla *mla;         // latent attention: likewise
+    struct short_conv *conv; // a gated convolution: likewise
     struct weight *q, *k, *v, *o;
     const float *q_bias, *k_bias, *v_bias, *o_bias;
     const float *q_norm, *k_norm;
@@ -46,6 +48,8 @@ struct block_model {
     struct mat gated_q; // [n_tokens, 2 * heads * head_dim]: q and gate a head
     const struct delta_net *delta; // any layer's, likewise
     struct delta_net_scratch delta_scratch;
+    struct mat conv_scratch;
+    bool has_conv;
     const struct moe *moe; // any layer's, to size its scratch; NULL without experts
     struct moe_scratch moe_scratch;
 };
@@ -69,7 +73,7 @@ bool glu_of_activation(enum activation activation, enum glu_kind *out) {
     }
 }
 
-static enum unary_kind unary_of_activation(enum activation activation) {
+enum unary_kind unary_of_activation(enum activation activation) {
     static const enum unary_kind KINDS[] = {
         [ACT_SILU] = UNARY_SILU, [ACT_GELU] = UNARY_GELU, [ACT_GELU_TANH] = UNARY_GELU_TANH,
         [ACT_RELU] = UNARY_RELU, [ACT_RELU2] = UNARY_RELU2, [ACT_XIELU] = UNARY_XIELU,
@@ -94,6 +98,10 @@ static bool has_bias(const struct model *model, enum bias_rule rule, bool *out, 
     case BIAS_USE_KEY:
         *out = true;
         return json_get_bool(text, "use_bias", out, "config.json", err);
+    case BIAS_USE_KEY_OFF:
+        return json_get_bool(text, "use_bias", out, "config.json", err);
+    case BIAS_USE_QKV_KEY:
+        return json_get_bool(text, "use_qkv_bias", out, "config.json", err);
     default:
         return true;
     }
@@ -160,7 +168,7 @@ static bool bind_attention(struct model *model, struct binder *binder, uint32_t 
         if (!bind_linear_bias(binder, path, shape, outs[i], qkv_bias, err))
             return false;
     }
-    bind_path(binder, path, "layers.%u.self_attn.o_proj", l);
+    bind_path(binder, path, "layers.%u.self_attn.%s", l, traits->o_name ? traits->o_name : "o_proj");
     struct linear o = {&layer->o, &layer->o_bias};
     if (!bind_linear_bias(binder, path, (struct bind_shape){.n_out = c->d_model, .n_in = n_q}, o, o_bias,
                           err))
@@ -174,9 +182,10 @@ static bool bind_attention(struct model *model, struct binder *binder, uint32_t 
     if (head_norm) {
         bool whole = traits->head_norm == HEAD_NORM_WHOLE;
         float norm_add = ((struct block_model *)model->impl)->norm_add;
-        bind_path(binder, path, "layers.%u.self_attn.q_norm.weight", l);
+        const char *const *names = traits->head_norm_names;
+        bind_path(binder, path, "layers.%u.self_attn.%s.weight", l, names[0] ? names[0] : "q_norm");
         layer->q_norm = bind_vector(binder, path, whole ? n_q : c->head_dim, norm_add, err);
-        bind_path(binder, path, "layers.%u.self_attn.k_norm.weight", l);
+        bind_path(binder, path, "layers.%u.self_attn.%s.weight", l, names[1] ? names[1] : "k_norm");
         layer->k_norm = layer->q_norm
                             ? bind_vector(binder, path, whole ? n_kv : c->head_dim, norm_add, err)
                             : NULL;
@@ -216,7 +225,7 @@ static bool bind_mlp(struct model *model, struct binder *binder, uint32_t l, str
     const struct model_config *c = model->config;
     const struct block_traits *traits = model->family->block;
     static const char *const DEFAULT_NAMES[3] = {"gate_proj", "up_proj", "down_proj"};
-    const char *names[3];
+    const char *names[3], *module = traits->mlp_module ? traits->mlp_module : "mlp";
     for (int i = 0; i < 3; i++)
         names[i] = traits->mlp_names[i] ? traits->mlp_names[i] : DEFAULT_NAMES[i];
     bool bias;
@@ -229,7 +238,7 @@ static bool bind_mlp(struct model *model, struct binder *binder, uint32_t l, str
     char path[BIND_PATH_BYTES];
     if (traits->mlp == MLP_GLU_FUSED) { // gate first, then up
         wide.n_out_total = 2 * c->d_ff;
-        bind_path(binder, path, "layers.%u.mlp.gate_up_proj", l);
+        bind_path(binder, path, "layers.%u.%s.gate_up_proj", l, module);
         struct bind_shape second = wide;
         second.from = c->d_ff;
         if (!bind_linear_bias(binder, path, wide, gate, bias, err) ||
@@ -237,15 +246,15 @@ static bool bind_mlp(struct model *model, struct binder *binder, uint32_t l, str
             return false;
     } else {
         if (traits->mlp == MLP_GLU) {
-            bind_path(binder, path, "layers.%u.mlp.%s", l, names[0]);
+            bind_path(binder, path, "layers.%u.%s.%s", l, module, names[0]);
             if (!bind_linear_bias(binder, path, wide, gate, bias, err))
                 return false;
         }
-        bind_path(binder, path, "layers.%u.mlp.%s", l, names[1]);
+        bind_path(binder, path, "layers.%u.%s.%s", l, module, names[1]);
         if (!bind_linear_bias(binder, path, wide, up, bias, err))
             return false;
     }
-    bind_path(binder, path, "layers.%u.mlp.%s", l, names[2]);
+    bind_path(binder, path, "layers.%u.%s.%s", l, module, names[2]);
     return bind_linear_bias(binder, path, (struct bind_shape){.n_out = c->d_model, .n_in = c->d_ff}, down,
                             bias, err);
 }
@@ -316,12 +325,23 @@ static bool bind_layer(struct model *model, struct binder *binder, uint32_t l, s
         return layer->delta && bind_norms(model, binder, l, layer, err) &&
                bind_feed_forward(model, binder, l, layer, err);
     }
+    if (c->layer_types[l] == LAYER_CONV) {
+        if (!traits->short_conv)
+            return err_set(err, ERR_UNSUPPORTED, "layer %u is a convolution, which model type %s lacks in loam", l,
+                           model->family->model_type);
+        block->has_conv = true;
+        layer->conv = short_conv_bind(model, binder, l, err);
+        return layer->conv && bind_norms(model, binder, l, layer, err) &&
+               bind_feed_forward(model, binder, l, layer, err);
+    }
     if (block->mla) {
         layer->mla = mla_bind(model, binder, block->mla, l, err);
         return layer->mla && bind_norms(model, binder, l, layer, err) &&
                bind_feed_forward(model, binder, l, layer, err);
     }
     layer->window = sliding ? c->sliding_window : 0;
+    if (sliding && model->is_encoder)
+        layer->window = model_window_each_side(c->sliding_window);
     uint32_t group = model_group(model, layer->window, err);
     if (group == UINT32_MAX)
         return false;
@@ -400,6 +420,8 @@ bool block_bind_embeddings(struct model *model, struct binder *binder, struct er
         if (bind_has(binder, weight_name) || bind_has(binder, scales_name))
             head = HEADS[i];
     }
+    if (model->is_encoder)
+        return true;
     if (c->tie_embeddings) {
         model->head = model->embed;
         if (head) { // written by some exporters although tied: the tie wins, as in the reference
@@ -424,6 +446,8 @@ bool block_bind(struct model *model, struct binder *binder, struct err *err) {
     if (!block || !block->layers)
         return err_set(err, ERR_NOMEM, "out of memory for the model's layers");
     block->norm_add = traits->norm_add;
+    if (traits->bidirectional_key) // "vision" is about images
+        model->is_encoder = json_is_true(json_object_get(c->text, "use_bidirectional_attention"));
     if (traits->norm_add_in_hub)
         block->norm_add = delta_net_is_hub_layout(model, binder) ? 1 : 0;
     if (traits->attention_gate && c->n_heads * c->head_dim % 32)
@@ -459,7 +483,7 @@ bool block_bind(struct model *model, struct binder *binder, struct err *err) {
         bind_path(binder, path, "layers.%u.", c->n_layers);
         model_ignore(model, path);
     }
-    bind_path(binder, path, "norm");
+    bind_path(binder, path, "%s", traits->final_norm ? traits->final_norm : "norm");
     return bind_norm(model, binder, path, c->d_model, &block->norm, err);
 }
 
@@ -500,6 +524,8 @@ bool block_prepare(struct model *model, const struct model_limits *limits, struc
         return false;
     if (block->delta && !delta_net_prepare(model, block->delta, limits->n_tokens, &block->delta_scratch, err))
         return false;
+    if (block->has_conv && !short_conv_prepare(model, limits->n_tokens, &block->conv_scratch, err))
+        return false;
     return !block->moe || moe_prepare(model, block->moe, limits->n_tokens, &block->moe_scratch, err);
 }
 
@@ -517,6 +543,8 @@ uint64_t block_workspace_bytes(const struct model *model, const struct model_lim
         total += mla_workspace_bytes(model, block->mla, limits->n_tokens);
     if (block->delta)
         total += delta_net_workspace_bytes(model, block->delta, limits->n_tokens);
+    if (block->has_conv)
+        total += short_conv_workspace_bytes(model, limits->n_tokens);
     return total + (block->moe ? moe_workspace_bytes(model, block->moe, limits->n_tokens) : 0);
 }
 
@@ -547,6 +575,7 @@ static struct mat attention(const struct model *model, const struct block_layer 
         .layer = layer->kv_layer, .pool = model->kv, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads,
         .head_dim = c->head_dim, .v_dim = c->head_dim, .q = q, .k = k, .v = v, .q_norm = layer->q_norm,
         .k_norm = layer->k_norm, .norm_whole = model->family->block->head_norm == HEAD_NORM_WHOLE,
+        .norm_after_rope = model->family->block->head_norm_after_rope,
         .norm_eps = c->norm_eps, .rope = layer->rope});
     if (model->query_scale)
         ops->mul(model->be, model_query_scale(model, n), q);
@@ -554,7 +583,7 @@ static struct mat attention(const struct model *model, const struct block_layer 
     ops->attention(model->be, &(struct attention_args){
         .layer = layer->kv_layer, .pool = model->kv, .n_heads = c->n_heads, .q = q, .out = attended,
         .scale = b->attention_scale, .window = layer->window, .softcap = b->attention_softcap,
-        .sinks = layer->sinks});
+        .sinks = layer->sinks, .bidirectional = model->is_encoder});
     if (gated)
         ops->glu(model->be, &(struct glu_args){
             .kind = GLU_SIGMOID, .gate = mat_cols(model->be, pairs, c->head_dim, c->head_dim),
@@ -641,7 +670,7 @@ void block_forward(struct model *model, const struct step *step) {
     const enum norm_place place = model->family->block->norm_place;
     const uint32_t n_layers = model->config->n_layers;
     struct mat h = mat_first(b->h, step->n_tokens), x = mat_first(b->x, step->n_tokens);
-    bool narrow = !model->tap && step->n_logits < step->n_tokens;
+    bool narrow = !model->tap && !model->is_encoder && step->n_logits < step->n_tokens;
     ops->embed(model->be, model->embed, NULL, b->embed_scale, h);
     model_tap(model, -1, h);
     for (uint32_t l = 0; l < n_layers; l++) {
@@ -652,6 +681,7 @@ void block_forward(struct model *model, const struct step *step) {
         struct mat attended =
             layer->delta ? delta_net_forward(model, layer->delta, &b->delta_scratch, mixer_in)
             : layer->mla ? mla_forward(model, layer->mla, mixer_in)
+            : layer->conv ? short_conv_forward(model, layer->conv, b->conv_scratch, mixer_in)
                          : attention(model, layer, mixer_in);
         if (narrow && l + 1 == n_layers) {
             if (step->n_logits == 0)
@@ -660,8 +690,10 @@ void block_forward(struct model *model, const struct step *step) {
         }
         const struct weight *out = layer->delta ? delta_net_out_proj(layer->delta)
                                    : layer->mla ? mla_o_proj(layer->mla)
+                                   : layer->conv ? short_conv_out_proj(layer->conv)
                                                 : layer->o;
-        add_branch(model, out, layer->o_bias, &layer->attention_out, attended, h);
+        const float *out_bias = layer->conv ? short_conv_out_bias(layer->conv) : layer->o_bias;
+        add_branch(model, out, out_bias, &layer->attention_out, attended, h);
         if (place == NORMS_BEFORE || place == NORMS_BOTH)
             norm_into(model, &layer->mlp_in, h, x);
         feed_forward(model, layer, place == NORMS_AFTER ? h : x, h);
@@ -670,6 +702,11 @@ void block_forward(struct model *model, const struct step *step) {
     struct mat hidden = mat_first(model->hidden, step->n_logits);
     if (step->n_logits == 0)
         return;
+    if (model->is_encoder) {
+        norm_into(model, &b->norm, h, mat_first(model->states_out, step->n_tokens));
+        ops->gather(model->be, mat_first(model->states_out, step->n_tokens), NULL, hidden);
+        return;
+    }
     if (model->tap) {
         ops->gather(model->be, h, NULL, hidden);
         h = hidden;

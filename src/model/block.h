@@ -14,4 +14,6 @@ bool block_bind_embeddings(struct model *model, struct binder *binder, struct er
 
 // The GLU that goes with a config's activation.
 bool glu_of_activation(enum activation activation, enum glu_kind *out);
+// The elementwise function likewise.
+enum unary_kind unary_of_activation(enum activation activation);
 #endif

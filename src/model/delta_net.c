@@ -97,11 +97,12 @@ static bool bind_fused(struct model *model, struct binder *binder, struct delta_
 
 static bool bind_projections(struct model *model, struct binder *binder, struct delta_net *net, uint32_t l,
                              struct err *err) {
-    char path[BIND_PATH_BYTES], name[BIND_PATH_BYTES + 16];
+    char path[BIND_PATH_BYTES], name[BIND_PATH_BYTES];
     uint32_t d = model->config->d_model;
-    bind_path(binder, path, "layers.%u.linear_attn.in_proj_qkvz", l);
-    snprintf(name, sizeof name, "%s.weight", path);
-    if (bind_has(binder, name))
+    // Either of the two tells that they are fused, so that the other is missed by its name.
+    bind_path(binder, path, "layers.%u.linear_attn.in_proj_ba.weight", l);
+    bind_path(binder, name, "layers.%u.linear_attn.in_proj_qkvz.weight", l);
+    if (bind_has(binder, name) || bind_has(binder, path))
         return bind_fused(model, binder, net, l, err);
     struct {
         const char *module;

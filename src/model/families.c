@@ -1,6 +1,7 @@
 // The table of model types. A family of the common block is one row of switches; each row is held to the
 // goldens of its model in tests/model.
 #include "model/block.h"
+#include "model/encoder.h"
 #include "model/gemma4.h"
 #include "model/mla.h"
 #include "model/moe.h"
@@ -32,6 +33,30 @@ static const struct block_traits EXAONE4 = {
 static const struct block_traits GLM4 = {
     .norm_place = NORMS_BOTH, .norm_names = {NULL, "post_self_attn_layernorm", NULL, "post_mlp_layernorm"},
     .qkv_bias = BIAS_ATTENTION_KEY, .mlp = MLP_GLU_FUSED, .rope_interleaved = true};
+static const struct block_traits GLM = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .mlp = MLP_GLU_FUSED, .rope_interleaved = true};
+static const struct block_traits ERNIE4_5 = {
+    .qkv_bias = BIAS_USE_KEY_OFF, .o_bias = BIAS_USE_KEY_OFF, .mlp_bias = BIAS_USE_KEY_OFF,
+    .rope_interleaved = true};
+static const struct block_traits HUNYUAN_DENSE = {
+    .head_norm = HEAD_NORM_HEAD, .head_norm_after_rope = true,
+    .head_norm_names = {"query_layernorm", "key_layernorm"}, .qkv_bias = BIAS_ATTENTION_KEY,
+    .o_bias = BIAS_ATTENTION_KEY};
+static const struct block_traits NEMOTRON = {
+    .norm = NORM_LAYER, .norm_bias = true, .norm_add = 1, .qkv_bias = BIAS_ATTENTION_KEY,
+    .o_bias = BIAS_ATTENTION_KEY, .mlp_bias = BIAS_MLP_KEY, .mlp = MLP_PLAIN};
+static const struct block_traits ARCEE = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .mlp_bias = BIAS_MLP_KEY, .mlp = MLP_PLAIN};
+static const struct block_traits STABLELM = {
+    .norm = NORM_LAYER, .norm_bias = true, .qkv_bias = BIAS_USE_QKV_KEY,
+    .refused = {"use_parallel_residual", "qk_layernorm"}};
+static const struct block_traits LFM2 = {
+    .norm_names = {"operator_norm", NULL, "ffn_norm", NULL}, .head_norm = HEAD_NORM_HEAD,
+    .head_norm_names = {"q_layernorm", "k_layernorm"}, .o_name = "out_proj", .mlp_module = "feed_forward",
+    .mlp_names = {"w1", "w3", "w2"}, .final_norm = "embedding_norm", .short_conv = true};
+static const struct block_traits COHERE = {
+    .norm = NORM_LAYER, .norm_place = NORM_SHARED, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
+    .rope_interleaved = true, .logit_scale = true, .refused = {"use_qk_norm"}};
 static const struct block_traits COHERE2 = {
     .norm = NORM_LAYER, .norm_place = NORM_SHARED, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
     .rope_interleaved = true, .rope_layers = ROPE_SLIDING, .logit_scale = true};
@@ -49,7 +74,7 @@ static const struct block_traits GEMMA2 = {
     .query_scale = true, .softcaps = true};
 static const struct block_traits GEMMA3 = {
     .norm_place = NORMS_BOTH, .norm_add = 1, .head_norm = HEAD_NORM_HEAD, .norm_names = GEMMA_NORMS,
-    .embed_sqrt_d = true, .query_scale = true, .softcaps = true};
+    .embed_sqrt_d = true, .query_scale = true, .softcaps = true, .bidirectional_key = true};
 
 static const struct moe_traits MIXTRAL_MOE = {
     .router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts",
@@ -68,11 +93,18 @@ static const struct moe_traits OLMOE_EXPERTS = {
 static const struct block_traits OLMOE = {
     .head_norm = HEAD_NORM_WHOLE, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
     .moe = &OLMOE_EXPERTS};
-static const struct moe_traits GRANITEMOE_EXPERTS = {
-    .router = "block_sparse_moe.router.layer", .experts = "block_sparse_moe.experts",
-    .stacked = "block_sparse_moe.switch_mlp", .layout = MOE_FUSED,
-    .fused_up = "block_sparse_moe.input_linear", .fused_down = "block_sparse_moe.output_linear",
-    .route = ROUTE_TOPK_SOFTMAX, .normalize = MOE_NORMALIZE_NEVER, .n_experts_key = "num_local_experts"};
+#define GRANITEMOE_NAMES                                                                           \
+    .router = "block_sparse_moe.router.layer", .experts = "block_sparse_moe.experts",              \
+    .stacked = "block_sparse_moe.switch_mlp", .layout = MOE_FUSED,                                 \
+    .fused_up = "block_sparse_moe.input_linear", .fused_down = "block_sparse_moe.output_linear",   \
+    .route = ROUTE_TOPK_SOFTMAX, .normalize = MOE_NORMALIZE_NEVER, .n_experts_key = "num_local_experts"
+static const struct moe_traits GRANITEMOE_EXPERTS = {GRANITEMOE_NAMES};
+static const struct moe_traits GRANITEMOESHARED_EXPERTS = {
+    GRANITEMOE_NAMES, .shared = "shared_mlp", .shared_names = {"input_linear", "output_linear"},
+    .shared_ff_key = "shared_intermediate_size"};
+static const struct block_traits GRANITEMOESHARED = {
+    .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .multipliers = true,
+    .moe = &GRANITEMOESHARED_EXPERTS};
 static const struct block_traits GRANITEMOE = {
     .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY, .multipliers = true,
     .moe = &GRANITEMOE_EXPERTS};
@@ -112,10 +144,38 @@ static const struct moe_traits DEEPSEEK_V3_EXPERTS = {
     .shared = "mlp.shared_experts", .first_dense_key = "first_k_dense_replace"};
 static const struct block_traits GLM4_MOE = {
     .head_norm = HEAD_NORM_KEY, .qkv_bias = BIAS_ATTENTION_KEY, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
+static const struct block_traits DOTS1 = {
+    .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY, .o_bias = BIAS_ATTENTION_KEY,
+    .moe = &DEEPSEEK_V3_EXPERTS};
+static const struct moe_traits ERNIE4_5_EXPERTS = {
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp", .route = ROUTE_SOFTMAX_TOPK,
+    .normalize = MOE_NORMALIZE_ALWAYS, .n_experts_key = "moe_num_experts", .n_used_key = "moe_k",
+    .ff_key = "moe_intermediate_size", .correction = "mlp.moe_statics.e_score_correction_bias",
+    .shared = "mlp.shared_experts", .n_shared_key = "moe_num_shared_experts",
+    .first_dense_key = "moe_layer_start_index", .last_key = "moe_layer_end_index",
+    .every_key = "moe_layer_interval"};
+static const struct block_traits ERNIE4_5_MOE = {
+    .rope_interleaved = true, .refused = {"use_bias"}, .moe = &ERNIE4_5_EXPERTS};
+static const struct moe_traits MINIMAX_M2_EXPERTS = {
+    .router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts",
+    .stacked = "block_sparse_moe.switch_mlp", .names = {"w1", "w3", "w2"}, .route = ROUTE_SIGMOID,
+    .normalize = MOE_NORMALIZE_ALWAYS, .n_experts_key = "num_local_experts",
+    .correction = "block_sparse_moe.e_score_correction_bias"};
+static const struct block_traits MINIMAX_M2 = {.head_norm = HEAD_NORM_WHOLE, .moe = &MINIMAX_M2_EXPERTS};
+static const struct moe_traits DEEPSEEK_V2_EXPERTS = {
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp", .route = ROUTE_SOFTMAX_TOPK,
+    .normalize = MOE_NORMALIZE_NEVER, .n_experts_key = "n_routed_experts", .ff_key = "moe_intermediate_size",
+    .groups = true, .scaling = true, .shared = "mlp.shared_experts",
+    .first_dense_key = "first_k_dense_replace"};
 static const struct mla_traits DEEPSEEK_V3_MLA = {.interleave_key = "rope_interleave"};
 static const struct block_traits DEEPSEEK_V3 = {
     .mla = &DEEPSEEK_V3_MLA, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
-static const struct mla_traits GLM_MOE_DSA_MLA = {.indexer = true, .interleave_key = "rope_interleave"};
+static const struct block_traits DEEPSEEK_V2 = {.mla = &DEEPSEEK_V3_MLA, .moe = &DEEPSEEK_V2_EXPERTS};
+static const struct mla_traits DEEPSEEK_V32_MLA = {.indexer = true, .interleave_key = "rope_interleave"};
+static const struct block_traits DEEPSEEK_V32 = {
+    .mla = &DEEPSEEK_V32_MLA, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
+static const struct mla_traits GLM_MOE_DSA_MLA = {
+    .indexer = true, .index_interleaved = true, .interleave_key = "rope_interleave"};
 static const struct block_traits GLM_MOE_DSA = {
     .mla = &GLM_MOE_DSA_MLA, .moe = &DEEPSEEK_V3_EXPERTS, .extra_layers = true};
 
@@ -126,11 +186,16 @@ static const char *const QWEN_OTHERS[] = {"mtp.", "model.visual.", "visual.", "v
 static const char *const MISTRAL_OTHERS[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                                              "model.multi_modal_projector.", NULL};
 
+static const char *const ERNIE_OTHERS[] = {"model.mtp_", "model.mtp.", NULL};
+
 static const char *const GEMMA4_OTHERS[] = {
     "model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.", "vision_tower.",
     "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.", NULL};
 #define GEMMA4(type)                                                                               \
     {type, NULL, GEMMA4_OTHERS, gemma4_bind, gemma4_prepare, gemma4_workspace_bytes, gemma4_forward}
+
+#define ENCODER(type)                                                                              \
+    {type, NULL, NULL, encoder_bind, encoder_prepare, encoder_workspace_bytes, encoder_forward}
 
 #define BLOCK_BESIDE(type, traits, others)                                                         \
     {type, &(traits), others, block_bind, block_prepare, block_workspace_bytes, block_forward}
@@ -148,6 +213,14 @@ static const struct family FAMILIES[] = {
     BLOCK("seed_oss", SEED_OSS),
     BLOCK("exaone4", EXAONE4),
     BLOCK("glm4", GLM4),
+    BLOCK("glm", GLM),
+    BLOCK("ernie4_5", ERNIE4_5),
+    BLOCK("hunyuan_v1_dense", HUNYUAN_DENSE),
+    BLOCK("nemotron", NEMOTRON),
+    BLOCK("arcee", ARCEE),
+    BLOCK("stablelm", STABLELM),
+    BLOCK("lfm2", LFM2),
+    BLOCK("cohere", COHERE),
     BLOCK("cohere2", COHERE2),
     BLOCK("granite", GRANITE),
     BLOCK("starcoder2", STARCODER2),
@@ -160,10 +233,16 @@ static const struct family FAMILIES[] = {
     BLOCK("qwen3_moe", QWEN3_MOE),
     BLOCK("olmoe", OLMOE),
     BLOCK("granitemoe", GRANITEMOE),
+    BLOCK("granitemoeshared", GRANITEMOESHARED),
     BLOCK("glm4_moe", GLM4_MOE),
+    BLOCK("dots1", DOTS1),
+    BLOCK_BESIDE("ernie4_5_moe", ERNIE4_5_MOE, ERNIE_OTHERS),
+    BLOCK("minimax_m2", MINIMAX_M2),
     BLOCK("gpt_oss", GPT_OSS),
+    BLOCK("deepseek_v2", DEEPSEEK_V2),
     BLOCK("deepseek_v3", DEEPSEEK_V3),
-    BLOCK("deepseek_v32", GLM_MOE_DSA),
+    BLOCK("glm4_moe_lite", DEEPSEEK_V3),
+    BLOCK("deepseek_v32", DEEPSEEK_V32),
     BLOCK("glm_moe_dsa", GLM_MOE_DSA),
     GEMMA4("gemma4_text"),
     GEMMA4("gemma4_unified_text"),
@@ -171,6 +250,11 @@ static const struct family FAMILIES[] = {
     BLOCK_BESIDE("qwen3_5_text", QWEN3_5, QWEN_OTHERS),
     BLOCK_BESIDE("qwen3_5_moe_text", QWEN3_5_MOE, QWEN_OTHERS),
     BLOCK_BESIDE("qwen3_next", QWEN3_NEXT, QWEN_OTHERS),
+    ENCODER("bert"),
+    ENCODER("roberta"),
+    ENCODER("xlm-roberta"),
+    ENCODER("nomic_bert"),
+    ENCODER("modernbert"),
 };
 enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
 

@@ -20,6 +20,8 @@ enum bias_rule {
     BIAS_MLP_KEY,           // mlp_bias
     BIAS_QKV_KEY,           // qkv_bias, on unless it says otherwise
     BIAS_USE_KEY,           // use_bias, likewise
+    BIAS_USE_KEY_OFF,       // use_bias, off unless it says otherwise
+    BIAS_USE_QKV_KEY,       // use_qkv_bias, off unless it says otherwise
 };
 enum rope_layers {
     ROPE_ALL,
@@ -38,10 +40,15 @@ struct block_traits {
     bool norm_bias;          // NORM_LAYER with a bias
     float norm_add;          // 1: weights are stored as w - 1 (Gemma)
     enum head_norm head_norm;
+    bool head_norm_after_rope;       // Hunyuan
+    const char *head_norm_names[2];  // of queries, of keys; NULL = q_norm, k_norm
     enum bias_rule qkv_bias, o_bias, mlp_bias;
     bool qkv_fused;          // one qkv_proj: q, then k, then v
     enum mlp_kind mlp;
+    const char *mlp_module;   // NULL = mlp
     const char *mlp_names[3]; // gate, up, down; NULL = gate_proj, up_proj, down_proj
+    const char *o_name;       // NULL = o_proj
+    const char *final_norm;   // NULL = norm
     // Names of the norms: before attention, after it, before the MLP, after it (those that exist).
     const char *norm_names[4];
     bool embed_sqrt_d;       // embeddings are multiplied by sqrt(d_model), rounded to bf16 (Gemma)
@@ -55,10 +62,13 @@ struct block_traits {
     bool logit_scale;        // Cohere: logit_scale multiplies the logits
     bool softcaps;           // attn_logit_softcapping, final_logit_softcapping (Gemma 2)
     bool norm_add_in_hub;    // norm weights are w - 1 in Hugging Face's layout, w in MLX's (Qwen3.5)
+    bool short_conv;         // LAYER_CONV layers (LFM2)
     bool attention_gate;     // q_proj yields q and an output gate a head (Qwen3.5)
     const struct mla_traits *mla; // latent attention instead of the plain one
     bool extra_layers;       // layers beyond num_hidden_layers are draft heads, left alone
+    bool bidirectional_key;  // use_bidirectional_attention makes it an encoder (EmbeddingGemma)
     bool sinks;              // a learned virtual key a head (gpt-oss)
+    const char *refused[2]; // keys of the config that, if set, mean a computation that loam lacks in this family
     const struct moe_traits *moe; // experts instead of the MLP, in the layers that have them
 };
 
@@ -109,6 +119,10 @@ struct model {
     struct weight *embed, *head; // head may be embed; NULL: there is none (model_has_head())
     float *head_bias;            // or NULL
     float logit_scale, logit_softcap;
+    // Every token of a row sees all of its tokens: see model_is_encoder(). There is no head then, and forward() leaves
+    // the normed states of all tokens in `states_out`.
+    bool is_encoder;
+    enum model_pooling pooling;
     uint32_t n_heads_max, head_dim_max, n_cols_max; // for backend scratch
     uint32_t n_experts, n_experts_used, d_expert;
 
@@ -119,6 +133,10 @@ struct model {
     void *query_scale;   // [n_tokens] activations: that factor of each token of the step; NULL without one
     float *query_scale_f32; // [n_tokens] host memory, likewise
     struct mat hidden;   // [n_logits, d_model]
+    struct mat states_out;     // [n_tokens, d_model] of the step, of encoders only
+    struct step_row *pooled;   // [n_logits]: the rows whose values are wanted, likewise
+    void *states_host;         // [n_tokens, stride] activations in host memory, likewise
+    double *sums;              // [d_model], likewise
     const float *logits; // of the last step that had some
 
     model_tap_fn *tap;
@@ -132,6 +150,8 @@ uint32_t model_group(struct model *model, uint32_t window, struct err *err);
 uint32_t model_add_kv(struct model *model, uint32_t layer_idx, struct kv_layer_desc desc);
 // Append a recurrent state tensor and return its index.
 uint32_t model_add_state(struct model *model, size_t n_floats);
+// The encoder's window on both sides that `sliding` positions in all mean: keys with |i - j| below it are seen.
+static inline uint32_t model_window_each_side(uint32_t sliding) { return sliding / 2 + 1; }
 // An activation matrix that lives with the model.
 bool model_new_mat(struct model *model, uint32_t n_rows, uint32_t n_cols, struct mat *out,
                    struct err *err);

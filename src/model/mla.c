@@ -92,7 +92,7 @@ struct mla_dims *mla_dims_bind(struct model *model, const struct mla_traits *tra
     }
     struct rope_config rope = c->rope;
     rope.partial = 1;
-    bool index_interleaved = interleaved;
+    bool index_interleaved = traits->index_interleaved;
     if (!json_get_bool(c->text, "indexer_rope_interleave", &index_interleaved, what, err) ||
         !rope_table_init(&d->rope_table, &rope, d->rope, c->ctx_len_max, interleaved, &model->store, err) ||
         !rope_table_init(&d->index_rope, &rope, d->rope, c->ctx_len_max, index_interleaved, &model->store,

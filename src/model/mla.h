@@ -8,6 +8,7 @@
 
 struct mla_traits {
     bool indexer;              // the config's index_topk keys are chosen for each query
+    bool index_interleaved;    // the indexer's rope pairs (2j, 2j + 1), unless indexer_rope_interleave says otherwise
     const char *interleave_key; // in config.json: rope pairs (2j, 2j + 1); absent = true
 };
 

@@ -60,7 +60,6 @@ bool model_new_mat(struct model *model, uint32_t n_rows, uint32_t n_cols, struct
 static const struct refused_key {
     const char *key, *harmless;
 } REFUSED_KEYS[] = {
-    {"use_bidirectional_attention", "\"vision\""}, // EmbeddingGemma; "vision" only concerns images
     {"is_causal", "true"},                         // decoders turned encoders
     {"clip_qkv", NULL},                            // OLMo, OLMoE: queries, keys and values are clamped
     {"is_encoder_decoder", NULL},
@@ -68,6 +67,8 @@ static const struct refused_key {
     {"alibi", NULL},
     {"attn_output_gate", "true"}, // Qwen3.5: written out and always on
 };
+// EmbeddingGemma's, of the family that has it; "vision" only concerns images.
+static const struct refused_key BIDIRECTIONAL_KEY = {"use_bidirectional_attention", "\"vision\""};
 // Keys of the families that have softcaps; another that sets one is not what its type says.
 static const struct refused_key SOFTCAP_KEYS[] = {{"attn_logit_softcapping", NULL},
                                                   {"final_logit_softcapping", NULL}};
@@ -94,8 +95,15 @@ static bool refuse_keys(const struct model *model, struct err *err) {
         if (!refuse_key(model, &REFUSED_KEYS[i], err))
             return false;
     const struct block_traits *block = model->family->block;
+    bool may_be_encoder = block && block->bidirectional_key;
+    if (!(may_be_encoder && json_is_true(json_object_get(model->config->text, BIDIRECTIONAL_KEY.key))) &&
+        !refuse_key(model, &BIDIRECTIONAL_KEY, err))
+        return false;
     for (size_t i = 0; block && !block->softcaps && i < sizeof SOFTCAP_KEYS / sizeof *SOFTCAP_KEYS; i++)
         if (!refuse_key(model, &SOFTCAP_KEYS[i], err))
+            return false;
+    for (size_t i = 0; block && i < sizeof block->refused / sizeof *block->refused; i++)
+        if (block->refused[i] && !refuse_key(model, &(struct refused_key){block->refused[i], NULL}, err))
             return false;
     return true;
 }
@@ -238,7 +246,7 @@ static struct backend_limits limits_for_backend(const struct model *model, const
         .n_logits = limits->n_logits,
         .ctx_len = limits->ctx_len,
         .n_cols_max = model->n_cols_max,
-        .n_vocab = model->config->n_vocab,
+        .n_vocab = model->is_encoder ? 1 : model->config->n_vocab, // they have no logits
         .n_heads = model->n_heads_max,
         .head_dim = model->head_dim_max,
         .n_experts = model->n_experts,
@@ -251,13 +259,18 @@ static size_t query_scale_bytes(const struct model *model, uint32_t n_tokens) {
     return model->query_beta > 0 ? (size_t)n_tokens * model->be->act_bytes : 0;
 }
 
+// Of the states of all tokens, twice.
+static uint64_t encoder_bytes(const struct model *model, const struct model_limits *limits) {
+    return model->is_encoder ? 2 * model_mat_bytes(model, limits->n_tokens, model->config->d_model) : 0;
+}
+
 uint64_t model_workspace_bytes(const struct model *model, const struct model_limits *limits) {
     struct backend_limits for_backend = limits_for_backend(model, limits);
     uint64_t scratch = model->be->ops->scratch_bytes
                            ? model->be->ops->scratch_bytes(model->be, &for_backend)
                            : (uint64_t)limits->n_logits * model->config->n_vocab * sizeof(float);
     return model->family->workspace_bytes(model, limits) +
-           model_mat_bytes(model, limits->n_logits, model->config->d_model) +
+           model_mat_bytes(model, limits->n_logits, model->config->d_model) + encoder_bytes(model, limits) +
            query_scale_bytes(model, limits->n_tokens) + scratch;
 }
 
@@ -270,6 +283,9 @@ bool model_prepare(struct model *model, const struct model_limits *limits, struc
         return err_set(err, ERR_UNSUPPORTED, "config.json: with rope type \"dynamic\" loam runs this model up to its "
                        "%u positions, not %u: ask for a context of at most %u", c->ctx_len_max, limits->ctx_len,
                        c->ctx_len_max);
+    if (model->is_encoder && limits->ctx_len > c->ctx_len_max)
+        return err_set(err, ERR_UNSUPPORTED, "this model reads texts of up to %u tokens, not %u: ask for a context of at "
+                       "most that", c->ctx_len_max, limits->ctx_len);
     struct backend_limits for_backend = limits_for_backend(model, limits);
     if (!ops->reserve(model->be, &for_backend, err))
         return false;
@@ -299,7 +315,16 @@ bool model_prepare(struct model *model, const struct model_limits *limits, struc
         if (!model->query_scale)
             return false;
     }
-    return model_new_mat(model, limits->n_logits, model->config->d_model, &model->hidden, err) &&
+    if (model->is_encoder) {
+        model->pooled = model_store_host(&model->store, limits->n_logits * sizeof *model->pooled, err);
+        model->sums = model->pooled ? model_store_host(&model->store, c->d_model * sizeof *model->sums, err) : NULL;
+        model->states_host = model->sums ? model_store_host(&model->store,
+                                                            model_mat_bytes(model, limits->n_tokens, c->d_model), err)
+                                         : NULL;
+        if (!model->states_host || !model_new_mat(model, limits->n_tokens, c->d_model, &model->states_out, err))
+            return false;
+    }
+    return model_new_mat(model, limits->n_logits, c->d_model, &model->hidden, err) &&
            model->family->prepare(model, limits, err);
 }
 
@@ -345,6 +370,8 @@ bool model_step(struct model *model, const struct step *given, const float **log
         return false;
     if (model->query_scale)
         upload_query_scale(model, step); // before a replay, which reads what lies there
+    for (uint32_t i = 0; model->is_encoder && i < step->n_logits; i++)
+        model->pooled[i] = step->rows[step->token_row[step->logit_tokens[i]]];
     uint64_t key = replay_key(model, step);
     if (key && be->ops->step_replay && be->ops->step_replay(be, key)) {
         *logits = model->logits; // where the recorded step puts them
@@ -361,22 +388,55 @@ bool model_step(struct model *model, const struct step *given, const float **log
     return be->ops->step_end(be, err);
 }
 
-void model_hidden(const struct model *model, uint32_t i, float *hidden) {
-    const struct backend_ops *ops = model->be->ops;
-    uint32_t d = model->config->d_model;
-    struct mat row = mat_rows(model->be, model->hidden, i, 1);
-    if (model->be->act_bytes == 4) {
-        ops->download(model->be, hidden, row.data, d * sizeof(float));
+// n activations of the backend's type as float32, in place: bf16 lies in the upper half of the memory.
+static void widen(const struct model *model, float *values, uint32_t n) {
+    if (model->be->act_bytes == 4)
         return;
-    }
-    // bf16 lies in the upper half of the row, then widens from the front.
-    uint16_t *narrow = (uint16_t *)hidden + d;
-    ops->download(model->be, narrow, row.data, d * sizeof(uint16_t));
-    for (uint32_t j = 0; j < d; j++) {
+    const uint16_t *narrow = (const uint16_t *)values + n;
+    for (uint32_t j = 0; j < n; j++) {
         uint32_t bits = (uint32_t)narrow[j] << 16;
-        memcpy(hidden + j, &bits, sizeof bits);
+        memcpy(values + j, &bits, sizeof bits);
     }
 }
+
+static void download_row(const struct model *model, struct mat x, uint32_t row, float *out) {
+    uint32_t act_bytes = model->be->act_bytes;
+    char *to = (char *)out + (size_t)x.n_cols * (4 - act_bytes);
+    model->be->ops->download(model->be, to, mat_rows(model->be, x, row, 1).data, (size_t)x.n_cols * act_bytes);
+    widen(model, out, x.n_cols);
+}
+
+// The mean over a row's tokens, summed in their order.
+static void mean_of_row(const struct model *model, const struct step_row *row, float *out) {
+    uint32_t d = model->config->d_model, act_bytes = model->be->act_bytes;
+    struct mat x = mat_rows(model->be, model->states_out, row->token_off, row->n_tokens);
+    size_t stride = (size_t)x.stride * act_bytes;
+    model->be->ops->download(model->be, model->states_host, x.data, (row->n_tokens - 1) * stride + (size_t)d * act_bytes);
+    memset(model->sums, 0, d * sizeof *model->sums);
+    for (uint32_t t = 0; t < row->n_tokens; t++) {
+        memcpy((char *)out + (size_t)d * (4 - act_bytes), (char *)model->states_host + t * stride, (size_t)d * act_bytes);
+        widen(model, out, d);
+        for (uint32_t j = 0; j < d; j++)
+            model->sums[j] += (double)out[j];
+    }
+    for (uint32_t j = 0; j < d; j++)
+        out[j] = (float)(model->sums[j] / row->n_tokens);
+}
+
+void model_hidden(const struct model *model, uint32_t i, float *hidden) {
+    if (!model->is_encoder)
+        download_row(model, model->hidden, i, hidden);
+    else if (model->pooling == MODEL_POOL_MEAN)
+        mean_of_row(model, &model->pooled[i], hidden);
+    else
+        download_row(model, model->states_out,
+                     model->pooled[i].token_off +
+                         (model->pooling == MODEL_POOL_LAST ? model->pooled[i].n_tokens - 1 : 0),
+                     hidden);
+}
+
+bool model_is_encoder(const struct model *model) { return model->is_encoder; }
+void model_set_pooling(struct model *model, enum model_pooling pooling) { model->pooling = pooling; }
 
 void model_set_tap(struct model *model, model_tap_fn *tap, void *user) {
     model->tap = tap;

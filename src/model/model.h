@@ -24,6 +24,13 @@ struct model *model_create(struct model_config *config, struct weights *weights,
                            const struct model_options *options, struct err *err);
 void model_destroy(struct model *model); // NULL is allowed
 
+// True for encoders (BERT and its like, EmbeddingGemma): every token sees the whole text, so that a text is one row of one
+// step, never cut into chunks, and nothing of it serves another one. They have no head.
+bool model_is_encoder(const struct model *model);
+// What model_hidden() makes of an encoder's text. MODEL_POOL_LAST unless told otherwise.
+enum model_pooling { MODEL_POOL_LAST, MODEL_POOL_FIRST, MODEL_POOL_MEAN };
+void model_set_pooling(struct model *model, enum model_pooling pooling);
+
 // False for a folder that was saved without an output head (some embedding models): its steps have no logits.
 bool model_has_head(const struct model *model);
 const struct model_config *model_config_of(const struct model *model);
@@ -62,7 +69,8 @@ uint32_t model_rope_variant_from(const struct model *model);
 // Run one step. On success *logits points at [step->n_logits, n_vocab] float32, valid until the next step
 // (NULL when no logits are wanted, or without a head). Token ids must be in [0, n_vocab): checked at the door, not here.
 bool model_step(struct model *model, const struct step *step, const float **logits, struct err *err);
-// The hidden state after the final norm [d_model] of the last step's logits row i, as float32 (embeddings).
+// The hidden state after the final norm [d_model] of the last step's logits row i, as float32 (embeddings). Of an encoder:
+// of the token of that row that the pooling says, or the mean over all of them.
 void model_hidden(const struct model *model, uint32_t i, float *hidden);
 
 // Watch the residual stream: layer -1 is the input of layer 0, n_layers the final norm (of the tokens whose

@@ -22,13 +22,22 @@ enum { EXPERTS_MAX = 4096, EXPERTS_USED_MAX = 64 };
 bool moe_layer_is_sparse(const struct model *model, const struct moe_traits *traits, uint32_t l, bool *out,
                          struct err *err) {
     const json_t *text = model->config->text;
+    const char *what = "config.json";
     uint32_t first_dense = 0, every = 1;
-    if (traits->first_dense_key &&
-        !json_get_u32(text, traits->first_dense_key, &first_dense, "config.json", err))
+    int64_t last = -1;
+    if ((traits->first_dense_key && !json_get_u32(text, traits->first_dense_key, &first_dense, what, err)) ||
+        (traits->last_key && !json_get_i64(text, traits->last_key, &last, what, err)) ||
+        !json_get_u32(text, traits->every_key ? traits->every_key : "decoder_sparse_step", &every, what, err))
         return false;
-    if (!json_get_u32(text, "decoder_sparse_step", &every, "config.json", err))
-        return false;
-    *out = l >= first_dense && every > 0 && (l + 1) % every == 0;
+    *out = l >= first_dense && (last < 0 || l <= last) && every > 0 && (l + 1) % every == 0;
+    const json_t *types = json_object_get(text, "mlp_layer_types"); // says it all, where it is given
+    if (json_is_array(types)) {
+        const char *type = json_string_value(json_array_get(types, l));
+        *out = type && strcmp(type, "sparse") == 0;
+        return *out || (type && strcmp(type, "dense") == 0) ||
+               err_set(err, ERR_FORMAT, "config.json: \"mlp_layer_types\" does not say \"dense\" or \"sparse\" of layer %u",
+                       l);
+    }
     const json_t *dense = json_object_get(text, "mlp_only_layers");
     for (size_t i = 0; i < json_array_size(dense); i++)
         if (json_integer_value(json_array_get(dense, i)) == l)
@@ -52,8 +61,13 @@ static bool read_config(const struct model *model, struct moe *moe, struct err *
         (t->scaling && !json_get_f32(text, "routed_scaling_factor", &moe->scale, what, err)) ||
         (t->groups && (!json_get_u32(text, "n_group", &moe->n_groups, what, err) ||
                        !json_get_u32(text, "topk_group", &moe->n_groups_used, what, err))) ||
-        !json_get_u32(text, "n_shared_experts", &n_shared, what, err))
+        !json_get_u32(text, t->n_shared_key ? t->n_shared_key : "n_shared_experts", &n_shared, what, err))
         return false;
+    struct str method = {0};
+    if (t->groups && !json_get_str(text, "topk_method", &method, what, err))
+        return false;
+    if (str_eq_c(method, "greedy")) // DeepSeek V2 Lite: no groups
+        moe->n_groups = 0;
     if (t->glu == GLU_CLAMPED_SWIGLU) {
         moe->limit = 7;
         if (!json_get_f32(text, "swiglu_limit", &moe->limit, what, err))
@@ -304,8 +318,17 @@ static bool bind_shared(struct binder *binder, struct moe *moe, uint32_t l, uint
     static const char *const NAMES[3] = {"gate_proj", "up_proj", "down_proj"};
     struct weight **to[3] = {&moe->shared_gate_proj, &moe->shared_up, &moe->shared_down};
     char path[BIND_PATH_BYTES];
+    const char *const *fused = moe->traits->shared_names;
     for (int i = 0; i < 3; i++) {
-        bind_path(binder, path, "layers.%u.%s.%s", l, moe->traits->shared, NAMES[i]);
+        bind_path(binder, path, "layers.%u.%s.%s", l, moe->traits->shared, fused[0] ? fused[i / 2] : NAMES[i]);
+        if (fused[0] && i < 2) { // gate first, then up
+            struct bind_shape half = {.n_out = moe->d_shared, .n_in = d, .n_out_total = 2 * moe->d_shared,
+                                      .from = i ? moe->d_shared : 0};
+            *to[i] = bind_matrix(binder, path, half, err);
+            if (!*to[i])
+                return false;
+            continue;
+        }
         *to[i] = bind_linear(binder, path, i == 2 ? d : moe->d_shared, i == 2 ? moe->d_shared : d, err);
         if (!*to[i])
             return false;

@@ -29,14 +29,17 @@ struct moe_traits {
     const char *shared;               // shared expert's module
     const char *shared_gate;          // its gate [1, d], or NULL
     const char *shared_ff_key;        // its width; NULL: n_shared_experts * d_expert
+    const char *shared_names[2];      // its matrices where gate and up are one: that, and down; NULL: three apart
+    const char *n_shared_key;         // NULL = n_shared_experts
     enum glu_kind glu;                // GLU_SILU, or gpt-oss's
     const char *first_dense_key;      // layers below this number are dense (first_k_dense_replace)
+    const char *last_key, *every_key; // as are those beyond this one (-1: none), and all but each so-manieth
 };
 
 struct moe;
 
-// True if layer l has experts by the family's rule (mlp_only_layers, decoder_sparse_step,
-// first_k_dense_replace).
+// True if layer l has experts by the family's rule (mlp_layer_types, mlp_only_layers, decoder_sparse_step,
+// first_k_dense_replace and its like).
 bool moe_layer_is_sparse(const struct model *model, const struct moe_traits *traits, uint32_t l, bool *out,
                          struct err *err);
 // Bind layer l's experts. NULL with the error. Lives in the model's arena and store.

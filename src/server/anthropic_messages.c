@@ -34,13 +34,20 @@ static void free_state(void *state) {
 static void append_head(struct strbuf *out, const struct messages *m) {
     strbuf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", m->id);
     strbuf_json_string(out, str_from(m->served->bundle.name));
+    strbuf_append_c(out, ",\"diagnostics\":null");
 }
 
-static void append_usage(struct strbuf *out, uint32_t n_input, uint32_t n_cached, uint32_t n_output) {
+static void append_usage(struct strbuf *out, const struct answer_usage *u, bool whole) {
     strbuf_printf(out, "{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,"
-                       "\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
-                  n_input - n_cached, n_cached, n_output);
+                       "\"cache_read_input_tokens\":%u,\"output_tokens\":%u,"
+                       "\"output_tokens_details\":{\"thinking_tokens\":%u},\"server_tool_use\":null",
+                  u->n_prompt - u->n_cached, u->n_cached, u->n_generated, u->n_reasoning);
+    strbuf_append_c(out, whole ? ",\"cache_creation\":null,\"inference_geo\":null,\"service_tier\":\"standard\","
+                                 "\"speed\":null}" : "}");
 }
+
+// Of refusals and code execution by Anthropic's servers.
+#define NOT_HERE ",\"stop_details\":null,\"container\":null"
 
 static void append_stop(struct strbuf *out, const struct messages *m) {
     const char *reason = m->finish == FINISH_LENGTH      ? "max_tokens"
@@ -52,6 +59,7 @@ static void append_stop(struct strbuf *out, const struct messages *m) {
         strbuf_json_string(out, strbuf_str(&m->stop_text));
     else
         strbuf_append_c(out, "null");
+    strbuf_append_c(out, NOT_HERE);
 }
 
 static void begin(struct messages *m) {
@@ -62,8 +70,8 @@ static void begin(struct messages *m) {
     struct strbuf out = {0};
     strbuf_append_c(&out, "{\"type\":\"message_start\",\"message\":");
     append_head(&out, m);
-    strbuf_append_c(&out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
-    append_usage(&out, m->n_prompt, 0, 0);
+    strbuf_append_c(&out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null" NOT_HERE ",\"usage\":");
+    append_usage(&out, &(struct answer_usage){.n_prompt = m->n_prompt}, true);
     strbuf_append_c(&out, "}}");
     sse_event(m->exchange, "message_start", strbuf_str(&out));
     sse_event(m->exchange, "ping", STR("{\"type\":\"ping\"}"));
@@ -127,9 +135,11 @@ static void open_block(struct messages *m, enum block block, const struct output
         strbuf_json_string(out, piece->id.n ? piece->id : str_from(id));
         strbuf_append_c(out, ",\"name\":");
         strbuf_json_string(out, piece->text);
-        strbuf_append_c(out, m->stream ? ",\"input\":{}}}" : ",\"input\":");
+        strbuf_append_c(out, m->stream ? ",\"caller\":{\"type\":\"direct\"},\"input\":{}}}"
+                                       : ",\"caller\":{\"type\":\"direct\"},\"input\":");
     } else if (block == BLOCK_TEXT) {
-        strbuf_append_c(out, m->stream ? "{\"type\":\"text\",\"text\":\"\"}}" : "{\"type\":\"text\",\"text\":");
+        strbuf_append_c(out, m->stream ? "{\"type\":\"text\",\"citations\":null,\"text\":\"\"}}"
+                                       : "{\"type\":\"text\",\"citations\":null,\"text\":");
     } else {
         strbuf_append_c(out, m->stream ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}"
                                        : "{\"type\":\"thinking\",\"thinking\":");
@@ -195,7 +205,7 @@ static void end_stream(struct messages *m, const struct answer_usage *usage) {
     strbuf_append_c(&out, "{\"type\":\"message_delta\",\"delta\":{");
     append_stop(&out, m);
     strbuf_append_c(&out, "},\"usage\":");
-    append_usage(&out, usage->n_prompt, usage->n_cached, usage->n_generated);
+    append_usage(&out, usage, false);
     strbuf_char(&out, '}');
     sse_event(m->exchange, "message_delta", strbuf_str(&out));
     sse_event(m->exchange, "message_stop", STR("{\"type\":\"message_stop\"}"));
@@ -207,7 +217,7 @@ static void on_done(void *state, const struct answer_usage *usage, const struct 
     struct messages *m = state;
     struct strbuf out = {0};
     if (err && m->begun) { // the status is sent already
-        anthropic_error(&out, err_http_status(err->code), NULL, str_from(err->message));
+        anthropic_error(&out, err_http_status(err->code), NULL, str_from(err->message), http_request_id(m->exchange));
         sse_event(m->exchange, "error", strbuf_str(&out));
         http_stream_end(m->exchange);
         strbuf_deinit(&out);
@@ -222,7 +232,7 @@ static void on_done(void *state, const struct answer_usage *usage, const struct 
         strbuf_append_c(&out, "],");
         append_stop(&out, m);
         strbuf_append_c(&out, ",\"usage\":");
-        append_usage(&out, usage->n_prompt, usage->n_cached, usage->n_generated);
+        append_usage(&out, usage, true);
         strbuf_char(&out, '}');
         out.failed |= m->content.failed || m->text.failed;
         http_reply_built(m->exchange, &out);
@@ -232,7 +242,7 @@ static void on_done(void *state, const struct answer_usage *usage, const struct 
 
 static const struct answer_surface SURFACE = {NULL, on_piece, on_choice_done, on_done, free_state};
 
-void anthropic_error(struct strbuf *out, int status, const char *type, struct str message) {
+void anthropic_error(struct strbuf *out, int status, const char *type, struct str message, const char *request_id) {
     if (!type || strcmp(type, "resource_admission") == 0)
         type = status == 401   ? "authentication_error"
                : status == 403 ? "permission_error"
@@ -244,7 +254,9 @@ void anthropic_error(struct strbuf *out, int status, const char *type, struct st
                                : "api_error";
     strbuf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
     strbuf_json_string(out, message);
-    strbuf_append_c(out, "}}");
+    strbuf_append_c(out, "},\"request_id\":");
+    strbuf_json_string(out, str_from(request_id));
+    strbuf_char(out, '}');
 }
 
 // ---- The request ------------------------------------------------------------------------------------

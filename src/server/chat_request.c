@@ -19,7 +19,8 @@ static bool out_of_memory(struct request_error *error) {
 }
 
 static bool is_text_part(const char *type) {
-    return strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 || strcmp(type, "output_text") == 0;
+    return strcmp(type, "text") == 0 || strcmp(type, "input_text") == 0 || strcmp(type, "output_text") == 0 ||
+           strcmp(type, "refusal") == 0;
 }
 
 json_t *chat_plain_content(const json_t *content, const char *param, size_t message_idx,
@@ -30,6 +31,8 @@ json_t *chat_plain_content(const json_t *content, const char *param, size_t mess
     for (size_t p = 0; p < json_array_size(content); p++) {
         const json_t *part = json_array_get(content, p), *type = json_object_get(part, "type");
         const json_t *part_text = json_object_get(part, "text");
+        if (!part_text) // an earlier answer that was a refusal
+            part_text = json_object_get(part, "refusal");
         if (!json_is_string(type) || !json_is_string(part_text) || !is_text_part(json_string_value(type))) {
             error->param = param;
             err_set(&error->err, ERR_INVALID, "'%s[%zu].content[%zu]' is of type \"%s\"; this model takes "
@@ -264,16 +267,13 @@ static bool write_out_calls(json_t *message) {
 }
 
 // ---- Rendering -----------------------------------------------------------------------------------
-static bool template_has(const struct server *server, const char *word) {
-    return str_find(chat_template_source(server->served->bundle.chat), str_from(word), 0) != SIZE_MAX;
-}
-
 // The messages as this template can take them: a deep copy.
 static json_t *fitted_messages(const struct server *server, const struct chat_request *r,
                                const json_t *tools, bool arguments_as_text) {
     json_t *messages = json_deep_copy(r->messages);
-    bool knows_tools = template_has(server, "tools") || template_has(server, "tool_calls");
-    bool knows_developer = template_has(server, "developer");
+    const struct served *served = server->served;
+    bool knows_tools = served_template_has(served, "tools") || served_template_has(served, "tool_calls");
+    bool knows_developer = served_template_has(served, "developer");
     bool ok = messages != NULL;
     for (size_t i = 0; ok && i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i), *calls = json_object_get(message, "tool_calls");
@@ -391,7 +391,7 @@ static enum call_reasoning reasoning_before(const struct server *server, const s
         return CALL_REASONING_MAYBE;
     if (output_format_reasoning_open(f, prompt))
         return CALL_REASONING_OPEN;
-    if (!f->think_close || !template_has(server, f->think_close) ||
+    if (!served_reasons(server->served) ||
         json_is_false(json_object_get(r->kwargs, "enable_thinking")) || r->continue_final ||
         output_format_reasoning_closed(f, prompt))
         return CALL_REASONING_NONE;

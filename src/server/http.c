@@ -1,10 +1,8 @@
 #include "server/http.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
-#include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/keyvalq_struct.h>
@@ -18,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -27,10 +26,10 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "server/connections.h"
 
 enum {
     HEADER_BYTES_MAX = 64 * 1024,
-    IDLE_TIMEOUT_S = 120,
     // Beyond our own limit evhttp answers for itself, in HTML; up to this much above it we do, in JSON.
     BODY_MARGIN_BYTES = 16 << 20,
 };
@@ -58,10 +57,7 @@ struct http_server {
     uint64_t n_requests;
     struct watch *watches;
     SSL_CTX *tls;
-    uint32_t n_own_fds;    // open files that are no connections
-    uint32_t n_uncounted;  // accepted since the last count
-    uint32_t n_may_accept; // before the next count
-    struct event *resume_event;
+    struct connections *connections;
 
     int wake_fd; // eventfd: something was posted
     struct event *wake_event;
@@ -72,6 +68,7 @@ struct http_server {
 struct http_exchange {
     struct http_server *server;
     struct evhttp_request *request;
+    struct connection *connection; // NULL once it is closed
     struct event *gone_event; // the peer closed its side
     http_post_fn *gone_fn;
     void *gone_user;
@@ -84,6 +81,8 @@ struct http_exchange {
     bool streaming;
     struct str path, method, body;
     char *last_part; // decoded, owned
+    struct evkeyvalq query; // decoded, once it was asked for
+    bool query_read;
     char request_id[64];
 };
 
@@ -167,54 +166,6 @@ bool http_every(struct http_server *server, uint32_t interval_ms, http_post_fn *
 }
 
 // ---- Connections --------------------------------------------------------------------------------
-// libevent 2.1 does not tell when a connection ends that never sent a request, so the open files are counted:
-// whenever as many connections were accepted as there was room for at the last count.
-static uint32_t n_open_fds(void) {
-    DIR *dir = opendir("/proc/self/fd");
-    uint32_t n = 0;
-    while (dir && readdir(dir))
-        n++;
-    if (dir)
-        closedir(dir);
-    return n;
-}
-
-static void count_connections(struct http_server *server) {
-    uint32_t n = n_open_fds(), max = server->options.n_connections_max;
-    n = n > server->n_own_fds ? n - server->n_own_fds : 0;
-    server->n_uncounted = 0;
-    server->n_may_accept = n < max ? max - n : 0;
-    if (!server->listener)
-        return;
-    struct evconnlistener *listener = evhttp_bound_socket_get_listener(server->listener);
-    if (server->n_may_accept) {
-        evconnlistener_enable(listener);
-        return;
-    }
-    struct timeval soon = {0, 50000};
-    evconnlistener_disable(listener); // the others wait in the listener's queue
-    event_add(server->resume_event, &soon);
-}
-
-static void on_resume(evutil_socket_t fd, short what, void *user) {
-    (void)fd;
-    (void)what;
-    count_connections(user);
-}
-
-// evhttp asks for a new connection's bufferevent: NULL is a plain one.
-static struct bufferevent *new_connection(struct event_base *base, void *user) {
-    struct http_server *server = user;
-    if (++server->n_uncounted >= server->n_may_accept)
-        count_connections(server);
-    if (!server->tls)
-        return NULL;
-    SSL *ssl = SSL_new(server->tls);
-    return ssl ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING,
-                                                BEV_OPT_CLOSE_ON_FREE)
-               : NULL;
-}
-
 static bool open_tls(struct http_server *server, const struct http_options *o, struct err *err) {
     server->tls = SSL_CTX_new(TLS_server_method());
     if (!server->tls)
@@ -241,30 +192,28 @@ static void exchange_free(struct http_exchange *x) {
         event_free(x->gone_event);
     if (x->quiet_event)
         event_free(x->quiet_event);
-    struct evhttp_connection *connection = evhttp_request_get_connection(x->request);
-    if (connection)
-        evhttp_connection_set_closecb(connection, NULL, NULL);
+    if (x->connection)
+        connection_end(x->connection);
     x->server->n_open--;
+    if (x->query_read)
+        evhttp_clear_headers(&x->query);
     free(x->last_part);
     free(x);
 }
 
 // The peer is gone. Whoever works on the answer is told, and the exchange ends here.
-static void on_gone(struct http_exchange *x) {
+static void on_gone(void *of_connection) {
+    struct http_exchange *x = of_connection;
     http_post_fn *fn = x->gone_fn;
     void *user = x->gone_user;
     struct evhttp_request *request = x->request;
+    x->connection = NULL;
     exchange_free(x);
     // evhttp takes a request whose connection failed off it and leaves it to us; else the connection frees it.
     if (!evhttp_request_get_connection(request))
         evhttp_request_free(request);
     if (fn)
         fn(user);
-}
-
-static void on_connection_close(struct evhttp_connection *connection, void *user) {
-    (void)connection;
-    on_gone(user);
 }
 
 // EPOLLRDHUP: evhttp itself does not read while an answer is being made, so it would not notice.
@@ -274,7 +223,7 @@ static void on_peer_closed(evutil_socket_t fd, short what, void *user) {
     struct http_exchange *x = user;
     struct evhttp_connection *connection = evhttp_request_get_connection(x->request);
     if (connection)
-        evhttp_connection_free(connection); // calls on_connection_close
+        evhttp_connection_free(connection); // calls on_gone
 }
 
 void http_on_gone(struct http_exchange *x, http_post_fn *fn, void *user) {
@@ -283,7 +232,7 @@ void http_on_gone(struct http_exchange *x, http_post_fn *fn, void *user) {
     struct evhttp_connection *connection = evhttp_request_get_connection(x->request);
     if (!connection || x->gone_event)
         return;
-    evhttp_connection_set_closecb(connection, on_connection_close, x);
+    connection_on_close(x->connection, x);
     evutil_socket_t fd = bufferevent_getfd(evhttp_connection_get_bufferevent(connection));
     x->gone_event = event_new(x->server->base, fd, EV_CLOSED, on_peer_closed, x);
     if (x->gone_event)
@@ -325,6 +274,18 @@ const char *http_header(const struct http_exchange *x, const char *name) {
     return evhttp_find_header(evhttp_request_get_input_headers(x->request), name);
 }
 
+const char *http_query(struct http_exchange *x, const char *name) {
+    if (!x->query_read) {
+        const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(x->request);
+        const char *text = uri ? evhttp_uri_get_query(uri) : NULL;
+        TAILQ_INIT(&x->query);
+        x->query_read = true;
+        if (text)
+            evhttp_parse_query_str(text, &x->query); // one that is ill-formed has no parameters
+    }
+    return evhttp_find_header(&x->query, name);
+}
+
 void http_add_header(struct http_exchange *x, const char *name, const char *value) {
     evhttp_add_header(evhttp_request_get_output_headers(x->request), name, value);
 }
@@ -362,7 +323,7 @@ void http_fail(struct http_exchange *x, int status, const char *type, const char
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     struct strbuf body = {0};
-    x->server->options.error_body(&body, x->path, status, type ? type : type_of_status(status), code, param,
+    x->server->options.error_body(&body, x, status, type ? type : type_of_status(status), code, param,
                                   str_from(message));
     log_info("server: refused id=%s path=%.*s status=%d", x->request_id, (int)x->path.n, x->path.data,
              status);
@@ -495,12 +456,16 @@ static void dispatch(struct http_exchange *x) {
 static void on_request(struct evhttp_request *request, void *user) {
     struct http_server *server = user;
     struct http_exchange *x = calloc(1, sizeof *x);
-    if (!x) {
+    struct connection *connection = connections_find(server->connections, evhttp_request_get_connection(request));
+    if (!x || !connection) {
+        free(x);
         evhttp_send_error(request, 503, NULL);
         return;
     }
     x->server = server;
     x->request = request;
+    x->connection = connection;
+    connection_begin(connection);
     server->n_open++;
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
@@ -570,8 +535,15 @@ static bool listen_tcp(struct http_server *server, const struct http_options *o,
     if (getsockname(fd, (struct sockaddr *)&address, &n) == 0)
         server->port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
                                                            : ((struct sockaddr_in *)&address)->sin_port);
-    int one = 1; // tokens are small writes: never wait to fill a packet
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    // Connections inherit these. Tokens are small writes: never wait to fill a packet. A peer that vanished without a
+    // word (half open) is asked after a minute, and given up when it says nothing for another.
+    static const struct {
+        int level, name, value;
+    } OPTIONS[] = {{IPPROTO_TCP, TCP_NODELAY, 1},    {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 60},
+                   {IPPROTO_TCP, TCP_KEEPINTVL, 15}, {IPPROTO_TCP, TCP_KEEPCNT, 4},
+                   {IPPROTO_TCP, TCP_USER_TIMEOUT, 120000}};
+    for (size_t i = 0; i < sizeof OPTIONS / sizeof *OPTIONS; i++)
+        setsockopt(fd, OPTIONS[i].level, OPTIONS[i].name, &OPTIONS[i].value, sizeof OPTIONS[i].value);
     return true;
 }
 
@@ -595,16 +567,22 @@ struct http_server *http_create(const struct http_options *options, struct err *
         http_destroy(server);
         return NULL;
     }
-    server->resume_event = evtimer_new(server->base, on_resume, server);
-    if (!server->resume_event || (options->tls_cert && !open_tls(server, options, err))) {
+    if (options->tls_cert && !open_tls(server, options, err)) {
         http_destroy(server);
         return NULL;
     }
-    evhttp_set_bevcb(server->http, new_connection, server);
+    struct connections_options limits = {.base = server->base, .tls = server->tls, .closed = on_gone,
+                                         .n_max = options->n_connections_max, .idle_ms = options->idle_timeout_ms, .head_ms = options->head_timeout_ms};
+    server->connections = connections_create(&limits, err);
+    if (!server->connections) {
+        http_destroy(server);
+        return NULL;
+    }
     evhttp_set_gencb(server->http, on_request, server);
     evhttp_set_max_headers_size(server->http, HEADER_BYTES_MAX);
     evhttp_set_max_body_size(server->http, (ev_ssize_t)(options->body_bytes_max + BODY_MARGIN_BYTES));
-    evhttp_set_timeout(server->http, IDLE_TIMEOUT_S);
+    evhttp_set_timeout_tv(server->http, &(struct timeval){options->idle_timeout_ms / 1000,
+                                                          options->idle_timeout_ms % 1000 * 1000});
     evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
                                                  EVHTTP_REQ_OPTIONS | EVHTTP_REQ_PATCH);
@@ -614,17 +592,18 @@ struct http_server *http_create(const struct http_options *options, struct err *
         http_destroy(server);
         return NULL;
     }
+    connections_watch(server->connections, server->http, evhttp_bound_socket_get_listener(server->listener));
     return server;
 }
 
 void http_destroy(struct http_server *server) {
     if (!server)
         return;
+    connections_forget_listener(server->connections);
     if (server->http)
         evhttp_free(server->http);
     run_posted(server);
-    if (server->resume_event)
-        event_free(server->resume_event);
+    connections_destroy(server->connections);
     SSL_CTX_free(server->tls);
     if (server->wake_event)
         event_free(server->wake_event);
@@ -647,14 +626,11 @@ void http_destroy(struct http_server *server) {
 
 uint16_t http_port(const struct http_server *server) { return server->port; }
 uint32_t http_n_open(const struct http_server *server) { return server->n_open; }
-void http_run(struct http_server *server) {
-    server->n_own_fds = n_open_fds();
-    count_connections(server);
-    event_base_dispatch(server->base);
-}
+void http_run(struct http_server *server) { event_base_dispatch(server->base); }
 void http_stop(struct http_server *server) { event_base_loopbreak(server->base); }
 
 void http_accept_no_more(struct http_server *server) {
+    connections_forget_listener(server->connections);
     if (server->listener)
         evhttp_del_accept_socket(server->http, server->listener);
     server->listener = NULL;

@@ -25,11 +25,13 @@ struct http_options {
     void *user;                      // given to handlers
     size_t body_bytes_max;
     uint32_t n_connections_max;         // more wait in the listener's queue
+    uint32_t idle_timeout_ms; // of a socket that neither takes nor gives anything
+    uint32_t head_timeout_ms; // from a request's first byte to the end of its headers
     const char *tls_cert, *tls_key;     // PEM files, NULL = plain HTTP
     // May this request go on? If not, it has answered it. NULL = all.
     bool (*admit)(struct http_exchange *exchange, void *user);
     // Write an error in the route's own shape. type is never NULL.
-    void (*error_body)(struct strbuf *out, struct str path, int status, const char *type,
+    void (*error_body)(struct strbuf *out, const struct http_exchange *exchange, int status, const char *type,
                        const char *code, const char *param, struct str message);
 };
 
@@ -59,6 +61,8 @@ struct str http_method(const struct http_exchange *exchange);
 struct str http_last_part(const struct http_exchange *exchange); // of the path, decoded
 struct str http_body(const struct http_exchange *exchange);      // borrowed until the answer is sent
 const char *http_header(const struct http_exchange *exchange, const char *name); // NULL: absent
+// A parameter behind the path's "?", decoded; NULL: absent. Borrowed until the answer is sent.
+const char *http_query(struct http_exchange *exchange, const char *name);
 const char *http_request_id(const struct http_exchange *exchange); // X-Request-Id, given or made
 struct http_server *http_server_of(const struct http_exchange *exchange);
 

@@ -42,6 +42,11 @@ void server_metrics(struct http_exchange *exchange, void *user) {
             (double)s.n_cache_misses);
     counter(&out, "counter", "prompt_cache_evictions_total", "Pages that made room for others.",
             (double)s.cache.n_evicted);
+    counter(&out, "gauge", "ssd_cache_bytes", "Files of the prompt cache's disk tier.", (double)s.disk.bytes);
+    counter(&out, "counter", "ssd_cache_restores_total", "Pages that came from it.", (double)s.cache.n_restored);
+    counter(&out, "counter", "ssd_cache_writes_total", "Files that were written to it.", (double)s.disk.n_written);
+    counter(&out, "counter", "ssd_cache_failures_total", "Files that could not be written, or were damaged.",
+            (double)(s.disk.n_failed + s.disk.n_damaged));
     counter(&out, "gauge", "http_open_exchanges", "HTTP requests without their whole answer.",
             http_n_open(server->http));
     metrics_write(&server->metrics, &out);

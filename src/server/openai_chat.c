@@ -55,7 +55,7 @@ static void send_chunk(struct chat *c, uint32_t idx, struct str delta, const cha
     strbuf_printf(&out, ",\"choices\":[{\"index\":%u,\"delta\":{", idx);
     strbuf_append(&out, delta);
     strbuf_append_c(&out, "},\"logprobs\":");
-    append_logprobs(&out, choice, c->want_logprobs && choice->logprobs.n);
+    append_logprobs(&out, choice, choice->begun && c->want_logprobs && choice->logprobs.n);
     strbuf_append_c(&out, ",\"finish_reason\":");
     if (finish)
         strbuf_json_string(&out, str_from(finish));
@@ -70,7 +70,7 @@ static void begin(struct chat *c, uint32_t idx) {
     if (!c->begun)
         sse_begin(c->exchange);
     c->begun = true;
-    if (!c->choices[idx].begun)
+    if (!c->choices[idx].begun) // tells the role only; the first token's logprobs come with its text
         send_chunk(c, idx, STR("\"role\":\"assistant\",\"content\":\"\",\"refusal\":null"), NULL);
     c->choices[idx].begun = true;
 }

@@ -27,7 +27,7 @@ static void free_state(void *state) {
 
 static bool on_values(void *state, uint32_t idx, float *values, uint32_t n_values, struct err *err) {
     struct embeddings *e = state;
-    uint32_t n = pooled_embedding(values, n_values, e->n_dimensions, err);
+    uint32_t n = pooled_embedding(&e->served->bundle, values, n_values, e->n_dimensions, err);
     if (n == 0)
         return false;
     e->vectors[idx].values = malloc(n * sizeof *values);

@@ -4,6 +4,7 @@
 
 #include "server/chat_request.h"
 #include "server/openai_answer.h"
+#include "server/response_items.h"
 
 struct responses {
     struct server *server;
@@ -254,8 +255,8 @@ static void on_choice_done(void *state, uint32_t idx, const struct answer_end *e
 
 static void set_usage(struct responses *r, const struct answer_usage *u) {
     json_object_set_new(r->object, "usage",
-                        json_pack("{s:i, s:{s:i}, s:i, s:{s:i}, s:i}", "input_tokens", (int)u->n_prompt,
-                                  "input_tokens_details", "cached_tokens", (int)u->n_cached,
+                        json_pack("{s:i, s:{s:i, s:i}, s:i, s:{s:i}, s:i}", "input_tokens", (int)u->n_prompt,
+                                  "input_tokens_details", "cached_tokens", (int)u->n_cached, "cache_write_tokens", 0,
                                   "output_tokens", (int)u->n_generated, "output_tokens_details",
                                   "reasoning_tokens", (int)u->n_reasoning, "total_tokens",
                                   (int)(u->n_prompt + u->n_generated)));
@@ -263,11 +264,7 @@ static void set_usage(struct responses *r, const struct answer_usage *u) {
 
 static void keep(struct responses *r) {
     json_t *context = json_copy(r->context);
-    for (size_t i = 0; i < json_array_size(r->output); i++) {
-        json_t *item = json_array_get(r->output, i);
-        if (strcmp(kind_of(item), "reasoning") != 0) // is not read again
-            json_array_append(context, item);
-    }
+    json_array_extend(context, r->output);
     struct stored_response stored = {r->object, r->input, context};
     response_store_put(r->server->responses, r->id, &stored);
     json_decref(context);
@@ -311,62 +308,6 @@ static void on_done(void *state, const struct answer_usage *usage, const struct 
 static const struct answer_surface SURFACE = {on_tokens, on_piece, on_choice_done, on_done, free_state};
 
 // ---- The request --------------------------------------------------------------------------------------
-static bool wrong_item(struct request_error *error, size_t i, const char *what) {
-    error->param = "input";
-    return err_set(&error->err, ERR_INVALID, "'input[%zu]' %s", i, what);
-}
-
-// The last message, if it is the assistant's: calls belong to it.
-static json_t *assistant_message(json_t *messages) {
-    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    if (last && strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0)
-        return last;
-    last = json_pack("{s:s, s:n}", "role", "assistant", "content");
-    json_array_append_new(messages, last);
-    return last;
-}
-
-static bool add_item(json_t *messages, const json_t *item, size_t i, struct request_error *error) {
-    const json_t *type = json_object_get(item, "type"), *role = json_object_get(item, "role");
-    const char *kind = json_is_string(type) ? json_string_value(type) : role ? "message" : "?";
-    if (strcmp(kind, "message") == 0) {
-        if (!json_is_string(role))
-            return wrong_item(error, i, "must have a role");
-        json_t *text = chat_plain_content(json_object_get(item, "content"), "input", i, error);
-        if (!text)
-            return error->err.code ? false : wrong_item(error, i, "must have a content");
-        return json_array_append_new(messages, json_pack("{s:O, s:o}", "role", role, "content", text)) == 0;
-    }
-    if (strcmp(kind, "function_call") == 0) {
-        const json_t *name = json_object_get(item, "name"), *arguments = json_object_get(item, "arguments");
-        const json_t *id = json_object_get(item, "call_id");
-        if (!json_is_string(name) || !json_is_string(arguments) || !json_is_string(id))
-            return wrong_item(error, i, "must have a name, arguments and a call_id");
-        json_t *message = assistant_message(messages), *calls = json_object_get(message, "tool_calls");
-        if (!calls) {
-            calls = json_array();
-            json_object_set_new(message, "tool_calls", calls);
-        }
-        return json_array_append_new(calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type",
-                                                      "function", "function", "name", name, "arguments",
-                                                      arguments)) == 0;
-    }
-    if (strcmp(kind, "function_call_output") == 0) {
-        const json_t *id = json_object_get(item, "call_id");
-        json_t *text = chat_plain_content(json_object_get(item, "output"), "input", i, error);
-        if (!json_is_string(text) || !json_is_string(id)) {
-            json_decref(text);
-            return error->err.code ? false : wrong_item(error, i, "must have an output and a call_id");
-        }
-        return json_array_append_new(messages, json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id",
-                                                         id, "content", text)) == 0;
-    }
-    if (strcmp(kind, "reasoning") == 0)
-        return true;
-    return wrong_item(error, i, "is of a type that is not understood here; message, function_call, "
-                                "function_call_output and reasoning are");
-}
-
 static bool read_tools(struct chat_request *r, const json_t *body, struct request_error *error) {
     const json_t *tools = request_given(body, "tools"), *choice = request_given(body, "tool_choice");
     if (tools && !json_is_array(tools))
@@ -419,14 +360,12 @@ static bool read_input(struct responses *r, const json_t *body, struct chat_requ
         return request_wrong(error, "instructions", "a string");
     if (!json_is_string(input) && !(json_is_array(input) && json_array_size(input)))
         return request_wrong(error, "input", "a string or an array of items");
-    if (json_is_string(input))
-        r->input = json_pack("[{s:s, s:s, s:[{s:s, s:O}]}]", "type", "message", "role", "user", "content",
-                             "type", "input_text", "text", input);
-    else
-        r->input = json_incref((json_t *)(uintptr_t)input);
+    r->input = response_items_read(r->server->responses, input, error);
+    if (!r->input)
+        return false;
     r->context = json_array();
     json_t *messages = json_array();
-    if (!r->input || !r->context || !messages) {
+    if (!r->context || !messages) {
         json_decref(messages);
         return err_set(&error->err, ERR_NOMEM, "out of memory for the input");
     }
@@ -445,36 +384,44 @@ static bool read_input(struct responses *r, const json_t *body, struct chat_requ
     if (instructions)
         ok = json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "system", "content",
                                                        instructions)) == 0;
-    for (size_t i = 0; ok && i < json_array_size(r->context); i++)
-        ok = add_item(messages, json_array_get(r->context, i), i, error);
-    if (!ok) {
+    if (!ok || !response_items_messages(r->context, messages, error)) {
         json_decref(messages);
         return error->err.code ? false : err_set(&error->err, ERR_NOMEM, "out of memory for the input");
     }
     return chat_request_set_messages(chat, messages, "input", error);
 }
 
+// The double that a float was written as: 0.7, not 0.699999988.
+static double as_written(float value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)value);
+    return strtod(text, NULL);
+}
+
 // The object as far as the request decides it.
 static bool make_object(struct responses *r, const json_t *body, const struct chat_request *chat,
                         struct request_error *error) {
     static const struct {
-        const char *key, *otherwise; // JSON
+        const char *key, *otherwise; // JSON; NULL: left out
     } ECHOED[] = {{"instructions", "null"},      {"metadata", "{}"},          {"max_output_tokens", "null"},
                   {"previous_response_id", "null"}, {"reasoning", "{\"effort\":null,\"summary\":null}"},
                   {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"},
-                  {"parallel_tool_calls", "true"}, {"truncation", "\"disabled\""}, {"user", "null"},
-                  {"service_tier", "\"default\""}, {"top_logprobs", "0"}, {"prompt_cache_key", "null"}};
+                  {"parallel_tool_calls", "true"}, {"truncation", "\"disabled\""},
+                  {"service_tier", "\"default\""}, {"top_logprobs", "0"}, {"prompt_cache_key", "null"},
+                  {"access_programs", "null"}, {"user", NULL}};
     r->output = json_array();
-    r->object = json_pack("{s:s, s:s, s:I, s:s, s:b, s:n, s:n, s:s, s:o, s:f, s:f, s:b, s:n}", "id", r->id,
+    r->object = json_pack("{s:s, s:s, s:I, s:s, s:b, s:n, s:n, s:s, s:o, s:f, s:f, s:b}", "id", r->id,
                           "object", "response", "created_at", (json_int_t)time(NULL), "status",
                           "in_progress", "background", 0, "error", "incomplete_details", "model",
                           r->server->served->bundle.name, "output", r->output, "temperature",
-                          (double)chat->fields.sampling.temperature, "top_p",
-                          (double)chat->fields.sampling.top_p, "store", r->store, "usage");
+                          as_written(chat->fields.sampling.temperature), "top_p",
+                          as_written(chat->fields.sampling.top_p), "store", r->store);
     bool ok = r->object != NULL;
     for (size_t i = 0; ok && i < sizeof ECHOED / sizeof *ECHOED; i++) {
         struct err ignored;
         const json_t *given = request_given(body, ECHOED[i].key);
+        if (!given && !ECHOED[i].otherwise)
+            continue;
         ok = json_object_set_new(r->object, ECHOED[i].key,
                                  given ? json_incref((json_t *)(uintptr_t)given)
                                        : json_parse(str_from(ECHOED[i].otherwise), "default", &ignored)) == 0;
@@ -533,23 +480,28 @@ static bool read_request(struct responses *r, const json_t *body, struct chat_re
            chat_request_check(chat, error) && make_object(r, body, chat, error);
 }
 
+static struct responses *create_state(struct server *server, struct http_exchange *exchange,
+                                      struct request_error *error) {
+    struct responses *r = calloc(1, sizeof *r);
+    if (!r) {
+        err_set(&error->err, ERR_NOMEM, "out of memory for a request");
+        return NULL;
+    }
+    r->server = server;
+    r->served = server->served;
+    r->exchange = exchange;
+    request_new_id("resp_", r->id, sizeof r->id);
+    return r;
+}
+
 void openai_responses(struct http_exchange *exchange, void *user) {
     struct server *server = user;
     struct request_error error = {0};
     struct chat_request chat = {0};
     json_t *body = request_body(exchange, &error);
-    struct responses *r = body ? calloc(1, sizeof *r) : NULL;
-    if (body && !r)
-        err_set(&error.err, ERR_NOMEM, "out of memory for a request");
-    bool ok = r != NULL;
-    if (ok) {
-        r->server = server;
-        r->served = server->served;
-        r->exchange = exchange;
-        request_new_id("resp_", r->id, sizeof r->id);
-        ok = read_request(r, body, &chat, &error) &&
-             chat_request_start(server, exchange, &chat, body, &SURFACE, r, NULL, &error);
-    }
+    struct responses *r = body ? create_state(server, exchange, &error) : NULL;
+    bool ok = r && read_request(r, body, &chat, &error) &&
+              chat_request_start(server, exchange, &chat, body, &SURFACE, r, NULL, &error);
     if (!ok) {
         request_refuse(exchange, &error);
         if (r)
@@ -557,6 +509,28 @@ void openai_responses(struct http_exchange *exchange, void *user) {
     } else if (r->stream) {
         http_on_quiet(exchange, SSE_QUIET_MS, on_quiet, r);
     }
+    chat_request_deinit(&chat);
+    json_decref(body);
+}
+
+// POST /v1/responses/input_tokens: how many tokens the prompt of such a request has.
+void openai_response_tokens(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct request_error error = {0};
+    struct chat_request chat = {0};
+    struct token_list prompt = {0};
+    json_t *body = request_body(exchange, &error);
+    struct responses *r = body ? create_state(server, exchange, &error) : NULL;
+    if (r && read_request(r, body, &chat, &error) && chat_request_render(server, &chat, NULL, &prompt, &error)) {
+        struct strbuf out = {0};
+        strbuf_printf(&out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", prompt.n);
+        http_reply_built(exchange, &out);
+    } else {
+        request_refuse(exchange, &error);
+    }
+    if (r)
+        free_state(r);
+    token_list_deinit(&prompt);
     chat_request_deinit(&chat);
     json_decref(body);
 }
@@ -585,14 +559,37 @@ void openai_response(struct http_exchange *exchange, void *user) {
         return;
     }
     struct strbuf out = {0};
+    const char *stream = http_query(exchange, "stream");
+    if (!rest.n && stream && strcmp(stream, "true") == 0) {
+        http_fail(exchange, 400, NULL, NULL, "stream", "a kept response comes in one piece; only those made with "
+                  "'background' could be streamed again, and there are none here");
+        return;
+    }
     if (rest.n) {
-        strbuf_append_c(&out, "{\"object\":\"list\",\"data\":");
-        strbuf_json(&out, stored.input);
-        strbuf_append_c(&out, ",\"first_id\":null,\"last_id\":null,\"has_more\":false}");
+        const char *order = http_query(exchange, "order"), *limit = http_query(exchange, "limit");
+        long n = limit ? strtol(limit, NULL, 10) : 20;
+        if (n < 1 || n > 100) {
+            http_fail(exchange, 400, NULL, NULL, "limit", "'limit' must be an integer from 1 to 100");
+            return;
+        }
+        response_items_list(&out, stored.input, !order || strcmp(order, "asc") != 0, http_query(exchange, "after"),
+                            (size_t)n);
     } else {
         strbuf_json(&out, stored.response);
     }
     http_reply_built(exchange, &out);
+}
+
+// POST /v1/responses/ID/cancel.
+void openai_response_cancel(struct http_exchange *exchange, void *user) {
+    struct server *server = user;
+    struct str rest, id = id_of(exchange, &rest);
+    struct stored_response stored;
+    if (!str_eq_c(rest, "/cancel") || !response_store_get(server->responses, id, &stored))
+        not_found(exchange, id);
+    else
+        http_fail(exchange, 400, NULL, NULL, NULL, "only a response made with 'background' can be cancelled; this one "
+                  "was complete when it was answered");
 }
 
 void openai_response_delete(struct http_exchange *exchange, void *user) {

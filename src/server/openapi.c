@@ -23,6 +23,11 @@ struct operation {
     "model:string messages:array! system:any tools:array tool_choice:object thinking:object "      \
     "stop_sequences:array" SAMPLING
 
+#define RESPONSES_FIELDS                                                                           \
+    "model:string input:any! instructions:string previous_response_id:string store:boolean tools:array " \
+    "tool_choice:any reasoning:object max_output_tokens:integer metadata:object include:array "    \
+    "top_logprobs:integer" SAMPLING
+
 static const struct operation OPERATIONS[] = {
     {"post", "/v1/chat/completions", "Answer a conversation (OpenAI)", CHAT_FIELDS, JSON, true},
     {"post", "/v1/completions", "Go on with a text (OpenAI)",
@@ -33,11 +38,14 @@ static const struct operation OPERATIONS[] = {
      "model:string query:string! documents:array! top_n:integer return_documents:boolean instruction:string", JSON,
      false},
     {"post", "/v1/responses", "Answer, and keep the answer to go on from (OpenAI)",
-     "model:string input:any! instructions:string previous_response_id:string store:boolean tools:array "
-     "tool_choice:any reasoning:object max_output_tokens:integer metadata:object include:array top_logprobs:integer" SAMPLING, JSON, true},
+     RESPONSES_FIELDS, JSON, true},
+    {"post", "/v1/responses/input_tokens", "How many tokens a request for an answer has (OpenAI)",
+     RESPONSES_FIELDS, JSON, false},
     {"get", "/v1/responses/{response_id}", "A kept answer", NULL, JSON, false},
     {"delete", "/v1/responses/{response_id}", "Forget a kept answer", NULL, JSON, false},
     {"get", "/v1/responses/{response_id}/input_items", "What a kept answer was an answer to", NULL, JSON,
+     false},
+    {"post", "/v1/responses/{response_id}/cancel", "Refused: answers are given while the client waits", NULL, JSON,
      false},
     {"post", "/v1/messages", "Answer a conversation (Anthropic)", MESSAGES_FIELDS, JSON, true},
     {"post", "/v1/messages/count_tokens", "How many tokens a conversation has (Anthropic)", MESSAGES_FIELDS,
@@ -54,7 +62,9 @@ static const struct operation OPERATIONS[] = {
     {"get", "/stats", "What the engine is doing", NULL, JSON, false},
     {"get", "/metrics", "Counters and histograms for Prometheus", NULL, "text/plain", false},
     {"get", "/fit", "The memory that the served model takes, and how fast it has answered", NULL, JSON, false},
+    {"get", "/library", "The downloaded models, as read within the last 30 seconds (?refresh=1: now)", NULL, JSON, false},
     {"get", "/downloads", "What the server is fetching and has fetched lately", NULL, JSON, false},
+    {"post", "/admin/cache/flush", "Write the prompt cache to its disk tier, and wait for it", NULL, JSON, false},
     {"get", "/openapi.json", "This description", NULL, JSON, false},
 };
 

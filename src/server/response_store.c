@@ -108,6 +108,17 @@ bool response_store_get(struct response_store *store, struct str id, struct stor
     return true;
 }
 
+const json_t *response_store_item(struct response_store *store, struct str id) {
+    find(store, (struct str){0}); // drops what is too old
+    for (const struct entry *e = store->newest; id.n && e; e = e->older)
+        for (size_t i = 0; i < json_array_size(e->context); i++) {
+            const json_t *item = json_array_get(e->context, i), *own = json_object_get(item, "id");
+            if (json_is_string(own) && str_eq(json_str(own), id))
+                return item;
+        }
+    return NULL;
+}
+
 bool response_store_delete(struct response_store *store, struct str id) {
     struct entry *e = find(store, id);
     if (e)

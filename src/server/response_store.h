@@ -19,6 +19,8 @@ void response_store_destroy(struct response_store *store); // NULL is allowed
 bool response_store_put(struct response_store *store, const char *id, const struct stored_response *response);
 // Borrowed until the next call. False: unknown, or too old.
 bool response_store_get(struct response_store *store, struct str id, struct stored_response *out);
+// The item of that id in any kept conversation, borrowed until the next call, or NULL.
+const json_t *response_store_item(struct response_store *store, struct str id);
 bool response_store_delete(struct response_store *store, struct str id);
 
 struct response_store_stats {

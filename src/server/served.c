@@ -26,6 +26,15 @@ struct served *served_create(struct bundle *bundle, struct engine *engine, struc
     return served;
 }
 
+bool served_template_has(const struct served *served, const char *word) {
+    return str_find(chat_template_source(served->bundle.chat), str_from(word), 0) != SIZE_MAX;
+}
+
+bool served_reasons(const struct served *served) {
+    const struct output_format *f = served->format;
+    return f->harmony || (f->think_close && served_template_has(served, f->think_close));
+}
+
 struct served *served_acquire(struct served *served) {
     served->n_references++;
     return served;

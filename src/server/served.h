@@ -21,6 +21,10 @@ struct served {
 
 // Take the bundle and its engine over, also on failure; one reference, the caller's. Any thread. ERR_NOMEM.
 struct served *served_create(struct bundle *bundle, struct engine *engine, struct err *err);
+// Does the chat template mention it?
+bool served_template_has(const struct served *served, const char *word);
+// May answers have a reasoning part?
+bool served_reasons(const struct served *served);
 struct served *served_acquire(struct served *served); // returns served
 // The last one ends the engine and closes the bundle. NULL is allowed.
 void served_release(struct served *served);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/library.h"
 #include "server/openai_answer.h"
 
 enum { DRAIN_MS_DEFAULT = 30000 };
@@ -16,6 +17,8 @@ static const struct http_route ROUTES[] = {
     {"POST", "/v1/embeddings", openai_embeddings},
     {"POST", "/v1/rerank", server_rerank},
     {"POST", "/v1/responses", openai_responses},
+    {"POST", "/v1/responses/input_tokens", openai_response_tokens},
+    {"POST", "/v1/responses/*", openai_response_cancel},
     {"GET", "/v1/responses/*", openai_response},
     {"DELETE", "/v1/responses/*", openai_response_delete},
     {"POST", "/v1/messages", anthropic_messages},
@@ -31,7 +34,9 @@ static const struct http_route ROUTES[] = {
     {"GET", "/stats", server_stats},
     {"GET", "/metrics", server_metrics},
     {"GET", "/fit", server_fit},
+    {"GET", "/library", server_library},
     {"GET", "/downloads", server_downloads},
+    {"POST", "/admin/cache/flush", server_cache_flush},
     {"GET", "/openapi.json", server_openapi},
     {NULL, NULL, NULL},
 };
@@ -56,16 +61,22 @@ void server_index(struct http_exchange *exchange, void *user) {
     strbuf_deinit(&out);
 }
 
-// Errors of Anthropic's routes have Anthropic's shape.
-static void error_body(struct strbuf *out, struct str path, int status, const char *type, const char *code,
-                       const char *param, struct str message) {
-    if (str_starts(path, STR("/v1/messages")))
-        anthropic_error(out, status, type, message);
+// A route of Anthropic's, or one of both APIs asked by Anthropic's client.
+static bool is_anthropic(const struct http_exchange *exchange) {
+    return str_starts(http_path(exchange), STR("/v1/messages")) || http_header(exchange, "anthropic-version");
+}
+
+static void error_body(struct strbuf *out, const struct http_exchange *exchange, int status, const char *type,
+                       const char *code, const char *param, struct str message) {
+    if (is_anthropic(exchange))
+        anthropic_error(out, status, type, message, http_request_id(exchange));
     else
         openai_append_error(out, message, type, param, code);
 }
 
 static bool admit(struct http_exchange *exchange, void *user) {
+    if (is_anthropic(exchange)) // what its client calls X-Request-Id
+        http_add_header(exchange, "request-id", http_request_id(exchange));
     return guard_admit(&((struct server *)user)->guard, exchange);
 }
 
@@ -83,11 +94,14 @@ struct server *server_create(const struct server_options *options, struct err *e
         .tls_key = options->tls_key,
         .n_connections_max =
             options->n_connections_max ? options->n_connections_max : SERVER_CONNECTIONS_MAX,
+        .idle_timeout_ms = options->idle_timeout_ms ? options->idle_timeout_ms : SERVER_IDLE_TIMEOUT_MS,
+        .head_timeout_ms = options->head_timeout_ms ? options->head_timeout_ms : SERVER_HEAD_TIMEOUT_MS,
         .body_bytes_max = options->body_bytes_max ? options->body_bytes_max : SERVER_BODY_BYTES_MAX};
     server->guard = (struct guard){options->api_key, options->cors_origins,
                                    options->unix_path ? NULL : options->host};
     server->responses = response_store_create(RESPONSE_STORE_BYTES_MAX, RESPONSE_STORE_TTL_S, err);
-    server->http = server->responses ? http_create(&http, err) : NULL;
+    server->library = server->responses ? library_create(err) : NULL;
+    server->http = server->library ? http_create(&http, err) : NULL;
     if (!server->http) {
         server_destroy(server);
         return NULL;
@@ -124,6 +138,8 @@ static void stop_when_drained(void *user) {
 static void on_stop_signal(void *user) {
     struct server *server = user;
     if (server->stopping) { // asked twice: at once
+        for (struct served *served = server->all_served; served; served = served->next)
+            engine_forget(served->engine);
         http_stop(server->http);
         return;
     }
@@ -152,7 +168,9 @@ void server_destroy(struct server *server) {
         engine_destroy(served->engine); // first: its last events still find the event loop
         served->engine = NULL;
     }
+    library_stop(server->library);
     http_destroy(server->http);
+    library_destroy(server->library);
     while (server->all_served)
         served_destroy(server->all_served);
     response_store_destroy(server->responses);

@@ -10,7 +10,12 @@
 #include "server/response_store.h"
 #include "server/served.h"
 
-enum { SERVER_BODY_BYTES_MAX = 64 << 20, SERVER_CONNECTIONS_MAX = 4096 };
+enum {
+    SERVER_BODY_BYTES_MAX = 64 << 20,
+    SERVER_CONNECTIONS_MAX = 4096,
+    SERVER_IDLE_TIMEOUT_MS = 120000,
+    SERVER_HEAD_TIMEOUT_MS = 20000,
+};
 
 struct server_options {
     const char *host; // default 127.0.0.1
@@ -21,6 +26,7 @@ struct server_options {
     const char *cors_origins; // whose web pages may ask, comma-separated or "*"; NULL = local ones
     const char *tls_cert, *tls_key; // PEM files; both or none
     uint32_t n_connections_max;     // 0 = SERVER_CONNECTIONS_MAX
+    uint32_t idle_timeout_ms, head_timeout_ms; // as http_options; 0 = SERVER_IDLE_TIMEOUT_MS, SERVER_HEAD_TIMEOUT_MS
     uint32_t drain_ms;      // how long SIGTERM waits for running answers; 0 = 30 s
     // Defaults of requests that do not say. What is not given, max_tokens <= 0: the model's own, else loam's.
     struct sampler_given sampling;
@@ -38,6 +44,7 @@ struct server {
     struct guard guard;
     struct metrics metrics;
     struct response_store *responses;
+    struct library *library;
     uint64_t started_unix; // seconds
     bool stopping;
     uint64_t stop_deadline_ns;
@@ -60,12 +67,12 @@ bool server_post(struct server *server, http_post_fn *fn, void *user);
 // As http_on_readable().
 bool server_on_readable(struct server *server, int fd, http_post_fn *fn, void *user);
 
-// The status of an error in Anthropic's shape.
-void anthropic_error(struct strbuf *out, int status, const char *type, struct str message);
+// An error in Anthropic's shape. `type` may be NULL: it then follows from the status.
+void anthropic_error(struct strbuf *out, int status, const char *type, struct str message, const char *request_id);
 
 // Route handlers, one file a surface; `user` is the server.
 http_handler_fn openai_chat, openai_completions, openai_embeddings, openai_models, openai_model, openai_responses, openai_response,
-    openai_response_delete, anthropic_messages, anthropic_count_tokens, server_index, server_health,
+    openai_response_cancel, openai_response_delete, openai_response_tokens, anthropic_messages, anthropic_count_tokens, server_index, server_health,
     server_rerank, server_fit, server_ready, server_stats, server_metrics, server_tokenize, server_detokenize, server_apply_template,
-    server_openapi, server_downloads;
+    server_cache_flush, server_openapi, server_downloads, server_library;
 #endif

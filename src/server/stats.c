@@ -35,6 +35,17 @@ void server_stats(struct http_exchange *exchange, void *user) {
                   (unsigned long long)s.n_cache_hits, (unsigned long long)s.n_cache_misses,
                   (unsigned long long)s.n_cached_tokens, (unsigned long long)s.cache.n_evicted,
                   (unsigned long long)s.n_forked);
+    if (s.has_disk)
+        strbuf_printf(&out, ",\"ssd_cache\":{\"entries\":%u,\"bytes\":%llu,\"max_bytes\":%llu,\"restores\":%llu,"
+                            "\"restore_ms_last\":%.3f,\"spills\":%llu,\"demotions\":%llu,\"unwritten\":%u,"
+                            "\"pending_spills\":%u,\"pending_spill_bytes\":%llu,\"dropped_spills\":%llu,"
+                            "\"failed_spills\":%llu,\"damaged\":%llu,\"evicted\":%llu}",
+                      s.disk.n_entries, (unsigned long long)s.disk.bytes, (unsigned long long)s.disk.bytes_max,
+                      (unsigned long long)s.cache.n_restored, s.cache.restore_ms, (unsigned long long)s.disk.n_written,
+                      (unsigned long long)s.cache.n_demoted, s.cache.n_dirty, s.disk.n_pending,
+                      (unsigned long long)s.disk.pending_bytes, (unsigned long long)s.disk.n_dropped,
+                      (unsigned long long)s.disk.n_failed, (unsigned long long)s.disk.n_damaged,
+                      (unsigned long long)s.disk.n_evicted);
     strbuf_printf(&out, ",\"response_store\":{\"entries\":%u,\"bytes\":%zu,\"max_bytes\":%zu,"
                         "\"ttl_ms\":%u}}", store.n_entries, store.bytes, store.bytes_max,
                   store.ttl_s * 1000);

@@ -154,9 +154,58 @@ static void pages_in_use_do_not_give_way(void **state) {
     drop(&f);
 }
 
+// Against the plain definition: the longest beginning that any kept sequence shares. Few different tokens, so that
+// sequences part everywhere; some are let go of in between.
+static void finds_what_a_list_of_all_would_find(void **state) {
+    (void)state;
+    enum { N = 600, N_TOKENS = 300, N_PAGES_ALL = N * 5 };
+    static int32_t kept[N][N_TOKENS];
+    static uint32_t n_kept[N];
+    uint32_t seed = 12345;
+#define DRAW(n) ((seed = seed * 1664525 + 1013904223) >> 8) % (n)
+    for (int round = 0; round < 4; round++) {
+        struct err err = {0};
+        struct kv_cache_options options = {.n_groups = 1, .n_pages = {N_PAGES_ALL}, .ctx_len = 1024, .copy = copy};
+        struct fixture f = {.kv = kv_cache_create(&options, &err)};
+        check_ok(f.kv, &err);
+        f.cache = prefix_cache_create(&(struct prefix_cache_options){.device = {.kv = f.kv, .page_bytes = {PAGE_BYTES}},
+                                                                     .bytes_max = UINT64_MAX}, &err);
+        check_ok(f.cache, &err);
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t n_same = i ? DRAW(N_TOKENS) : 0, from = i ? DRAW(i) : 0, n = 1 + DRAW(N_TOKENS);
+            memcpy(kept[i], kept[from], n_same * sizeof **kept); // whatever lies behind its end is as good
+            for (uint32_t k = n_same; k < N_TOKENS; k++)
+                kept[i][k] = (int32_t)(DRAW(round % 2 ? 2 : 50));
+            uint64_t space = i % 2;
+            uint32_t want = 0, n_max = 1 + DRAW(N_TOKENS);
+            for (uint32_t k = i % 2; k < i; k += 2) { // of the same space
+                uint32_t same = 0;
+                while (same < n_max && same < n_kept[k] && kept[k][same] == kept[i][same])
+                    same++;
+                want = same > want ? same : want;
+            }
+            uint32_t got = find(&f, space, kept[i], n_max);
+            if (got != want)
+                fail_msg("seed 12345, round %d, sequence %u: %u of %u tokens, a list has %u", round, i, got, n_max, want);
+            keep(&f, space, kept[i], n);
+            n_kept[i] = n;
+            if (round == 3 && i % 100 == 99) { // all go, leaves first
+                prefix_cache_clear(f.cache);
+                assert_int_equal(kv_cache_n_free(f.kv, 0), N_PAGES_ALL);
+                memset(n_kept, 0, sizeof n_kept);
+            }
+        }
+        prefix_cache_destroy(f.cache);
+        assert_int_equal(kv_cache_n_free(f.kv, 0), N_PAGES_ALL);
+        kv_cache_destroy(f.kv);
+        memset(n_kept, 0, sizeof n_kept);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_the_longest_common_beginning),
+        cmocka_unit_test(finds_what_a_list_of_all_would_find),
         cmocka_unit_test(a_sequence_that_goes_on_copies_the_shared_page),
         cmocka_unit_test(what_was_used_longest_ago_goes_first),
         cmocka_unit_test(pages_in_use_do_not_give_way),

@@ -104,6 +104,28 @@ test('errors have Anthropic\'s shape', async () => {
     { status: 400 });
 });
 
+test('requests have an id, in answers and in errors', async () => {
+  const message = await client.messages.create(ask);
+  assert.match(message._request_id, /^req_\w+$/);
+  await assert.rejects(client.messages.create({ ...ask, messages: [] }), (error) => {
+    assert.match(error.requestID, /^req_\w+$/);
+    return error.error.request_id === error.requestID;
+  });
+});
+
+test('models, as this API describes them', async () => {
+  const models = [];
+  for await (const model of client.models.list()) models.push(model);
+  assert.equal(models.length, 1);
+  assert.deepEqual(await client.models.retrieve(models[0].id), models[0]);
+  const { type, display_name, created_at, max_input_tokens, capabilities } = models[0];
+  assert.deepEqual([type, display_name, max_input_tokens], ['model', 'loam-shakespeare', 2048]);
+  assert.ok(Math.abs(Date.parse(created_at) - Date.now()) < 600000, created_at);
+  assert.deepEqual([capabilities.structured_outputs.supported, capabilities.image_input.supported, capabilities.thinking.supported],
+    [true, false, true]);
+  await assert.rejects(client.models.retrieve('none'), ({ status, error }) => status === 404 && error.error.type === 'not_found_error');
+});
+
 test('an aborted stream frees its row', async () => {
   const live = async () => (await (await fetch(`${server.url}/stats`)).json()).batch.active_rows;
   const stream = client.messages.stream({ ...ask, max_tokens: 1500, ignore_eos: true });

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import http from 'node:http';
 import net from 'node:net';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import https from 'node:https';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -105,7 +105,7 @@ test('TLS', async (t) => {
   const made = spawnSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes',
     '-keyout', key, '-out', cert, '-subj', '/CN=localhost', '-days', '2']);
   if (made.status !== 0) return t.skip('no openssl command');
-  const server = await serve('--builtin', '--tls-cert', cert, '--tls-key', key);
+  const server = await serve('--builtin', '--tls-cert', cert, '--tls-key', key, '--header-timeout', '1');
   assert.match(server.url, /^https:/);
   const answer = await get(`${server.url}/v1/models`);
   assert.equal(answer.status, 200);
@@ -122,6 +122,8 @@ test('TLS', async (t) => {
   assert.match(streamed, /data: \[DONE\]\n\n$/);
   const plain = await raw(new URL(server.url).port, 'GET / HTTP/1.1\r\n\r\n', () => false, 1000);
   assert.ok(!plain.includes('200'));
+  const { ms } = await drip(new URL(server.url).port, [...'\x16\x03\x01\x02\x00\x01\x00'], 400);
+  assert.ok(ms > 900 && ms < 8000, `a handshake that does not go on: ${ms} ms`);
   assert.equal((await get(`${server.url}/health`)).status, 200);
   assert.equal((await server.stop()).code, 0);
 });
@@ -136,6 +138,81 @@ test('pipelined requests are answered in turn, also behind a stream', async () =
   const stream = `POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
   const both = await raw(port, stream + one + stream + one, (all) => count(all, '"ok"') === 2);
   assert.equal(count(both, '[DONE]'), 2);
+  assert.equal((await server.stop()).code, 0);
+});
+
+// Sends these parts, one every so many ms; resolves with what came back and how long it took to be closed.
+function drip(port, parts, ms, until = () => false) {
+  return new Promise((resolve) => {
+    const begun = Date.now(), socket = net.connect(port, '127.0.0.1');
+    let got = '', i = 0;
+    const timer = setInterval(() => (i < parts.length ? socket.write(parts[i++]) : clearInterval(timer)), ms);
+    const done = () => { clearInterval(timer); socket.destroy(); resolve({ got, ms: Date.now() - begun }); };
+    socket.on('data', (data) => { got += data; if (until(got)) done(); });
+    socket.on('error', () => {});
+    socket.on('close', done);
+    socket.setTimeout(60000, done);
+  });
+}
+
+test('requests that trickle in are given up, others are not held up', async () => {
+  const server = await serve('--builtin', '--header-timeout', '1', '--max-connections', '60');
+  const { port } = new URL(server.url);
+  const head = 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n';
+  const body = JSON.stringify({ prompt: 'ROMEO:', max_tokens: 4, stop: 'x'.repeat(4000) });
+  const whole = `${head}Content-Length: ${body.length}\r\n\r\n`;
+  const idle = drip(port, ['GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'], 10, (got) => count(got, '"ok"') === 2);
+  const loris = Array.from({ length: 50 }, () => drip(port, [head, ...'X-Slow: and so on, a byte at a time, for ever and ever'], 200));
+  const slow_body = drip(port, [whole, ...'{"prompt": "a byte at a time, and never whole, though it would be"'], 200);
+  const steady_body = drip(port, [whole, ...body.match(/.{1,400}/g)], 180, (got) => got.includes('text_completion'));
+  const half_open = drip(port, [], 1000, () => false);
+  await sleep(300);
+  for (let i = 0; i < 5; i++) assert.equal((await get(`${server.url}/health`)).status, 200);
+  for (const { got, ms } of await Promise.all([...loris, slow_body])) {
+    assert.match(got, /^HTTP\/1.1 408 Request Timeout\r\n/);
+    assert.ok(ms > 900 && ms < 8000, `${ms} ms`);
+  }
+  const { got, ms } = await steady_body;
+  assert.match(got, /^HTTP\/1.1 200 OK/);
+  assert.ok(ms > 1500, `${ms} ms: longer than the limit, but never silent`);
+  // Neither a silent connection nor one between two requests is a request that takes too long.
+  assert.equal(await Promise.race([idle, half_open, sleep(10).then(() => 'open')]), 'open');
+  assert.equal((await server.stop()).code, 0);
+});
+
+test('silent connections are closed, but not those that wait for an answer', async () => {
+  const server = await serve('--builtin', '--idle-timeout', '1');
+  const { port } = new URL(server.url);
+  const body = JSON.stringify({ prompt: 'ROMEO:', max_tokens: 1900, ignore_eos: true, n: 12 });
+  const silent = drip(port, [], 1000), used = drip(port, ['GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'], 10);
+  const asked = drip(port, [`POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${body.length}\r\n\r\n${body}`],
+    10, (got) => got.includes('"usage"'));
+  for (const { got, ms } of await Promise.all([silent, used])) {
+    assert.ok(ms > 900 && ms < 8000, `${ms} ms`);
+    assert.ok(!got.includes('408'), got);
+  }
+  assert.match((await asked).got, /"usage"/);
+  assert.equal((await server.stop()).code, 0);
+});
+
+test('what is sent behind a request while it is answered does not pile up', async () => {
+  const server = await serve('--builtin');
+  const rss_kib = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${server.child.pid}/status`, 'utf8'))[1]);
+  const body = JSON.stringify({ prompt: 'ROMEO:', max_tokens: 1900, ignore_eos: true, stream: true, logprobs: 5, n: 4 });
+  // A reader that takes nothing keeps the answer open.
+  const socket = net.connect({ port: new URL(server.url).port, host: '127.0.0.1', onread: { buffer: Buffer.alloc(1024), callback: () => false } });
+  socket.on('error', () => {});
+  socket.write(`POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
+  await sleep(1500);
+  const before = rss_kib();
+  let n_taken = 0;
+  const flood = Buffer.alloc(1 << 20, 'x');
+  for (let i = 0; i < 100; i++) socket.write(flood, (error) => { n_taken += !error; });
+  await sleep(1500);
+  assert.ok(n_taken < 30, `${n_taken} MiB were taken`);
+  assert.ok(rss_kib() - before < 16384, `${rss_kib() - before} KiB more`);
+  socket.destroy();
+  assert.equal((await get(`${server.url}/health`)).status, 200);
   assert.equal((await server.stop()).code, 0);
 });
 

@@ -6,7 +6,7 @@ import { existsSync, lstatSync, mkdirSync, readFileSync, readdirSync, rmSync, sy
 import { join } from 'node:path';
 import { spawnSync } from 'node:child_process';
 import { after, test } from 'node:test';
-import { LOAM } from './loam.mjs';
+import { LOAM, serve_in } from './loam.mjs';
 import { commit_of, fresh_home, on_terminal, repo_of, run_async, start_hub } from './hub.mjs';
 
 const MODELS = join(process.env.LOAM_SOURCE_DIR, 'tests', 'models');
@@ -301,5 +301,35 @@ test('serve starts with the model that was downloaded since, and a registry that
   rmSync(join(other.folder, '.cache/loam'), { recursive: true, force: true });
   writeFileSync(join(other.folder, '.cache/loam'), 'in the way');
   assert.match(done(await run_async(other.env, 'ls')), /org\/name/);
+  other.remove();
+});
+
+test('GET /library is what ls lists, without the folders, kept for a while', async () => {
+  const other = fresh_home(hub);
+  const server = await serve_in(other.env, '--builtin');
+  const library = async (query = '') => {
+    const response = await fetch(`${server.url}/library${query}`), text = await response.text();
+    assert.equal(response.status, 200, text);
+    assert.equal(text.includes(other.folder), false, 'no local path');
+    return JSON.parse(text);
+  };
+  const first = await library();
+  assert.deepEqual([first.serving, first.models], ['loam-shakespeare', []]);
+  assert.ok(Math.abs(first.read_at - Date.now() / 1000) < 60);
+  done(await run_async(other.env, 'get', 'org/name'));
+  assert.deepEqual(await library(), first, 'still the answer of before');
+  const all = await Promise.all(Array.from({ length: 20 }, () => library('?refresh=1')));
+  const listed = JSON.parse(done(await run_async(other.env, 'ls', '--json'))).map(({ path, ...rest }) => rest);
+  assert.equal(listed.length, 1);
+  for (const { models } of all) assert.deepEqual(models, listed);
+  assert.deepEqual((await library('?refresh=0')).models, listed);
+  // What is wrong stands in the log, not in the answer.
+  const broken = await serve_in({ ...other.env, HF_ENDPOINT: 'no url' }, '--builtin');
+  const response = await fetch(`${broken.url}/library`);
+  assert.equal(response.status, 500);
+  assert.match((await response.json()).error.message, /^the downloaded models cannot be read/);
+  assert.equal((await broken.stop()).code, 0);
+  assert.match(broken.stderr, /library: cannot read the downloaded models: .*HF_ENDPOINT/);
+  assert.equal((await server.stop()).code, 0, server.stderr);
   other.remove();
 });

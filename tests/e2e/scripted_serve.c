@@ -127,6 +127,11 @@ void engine_destroy(struct engine *engine) {
         usleep(1000);
 }
 void engine_drain(struct engine *engine) { (void)engine; }
+void engine_forget(struct engine *engine) { (void)engine; }
+bool engine_flush(struct engine *engine, engine_flush_fn *fn, void *user, struct err *err) {
+    (void)engine, (void)fn, (void)user;
+    return err_set(err, ERR_UNSUPPORTED, "a script has no cache");
+}
 const struct engine_plan *engine_plan_of(const struct engine *engine) { return &engine->plan; }
 void engine_stats(struct engine *engine, struct engine_stats *out) {
     *out = (struct engine_stats){.n_running = engine_n_live(engine)};

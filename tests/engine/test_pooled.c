@@ -135,7 +135,7 @@ static void values_beside_each_other_equal_their_goldens(void **state) {
         assert_int_equal(embeds[i].finish, FINISH_STOP);
         assert_int_equal(embeds[i].n_tokens, 0);
         assert_int_equal(embeds[i].n_values, n_golden);
-        assert_int_equal(pooled_embedding(embeds[i].values, embeds[i].n_values, 0, &err), n_golden);
+        assert_int_equal(pooled_embedding(&served.bundle, embeds[i].values, embeds[i].n_values, 0, &err), n_golden);
         double d = zoo_distance(embeds[i].values, want, n_golden);
         printf("embedding %d: %.1e\n", i, d);
         assert_true(d <= 1e-4);
@@ -166,17 +166,18 @@ static void an_embedding_prompt_ends_with_the_end_token(void **state) {
 static void fewer_dimensions_are_the_first_ones_at_length_1(void **state) {
     (void)state;
     struct err err = {0};
+    const struct bundle bundle = {0}; // nothing behind the model
     float v[4] = {3, -4, 12, 84};
-    assert_int_equal(pooled_embedding(v, 4, 2, &err), 2);
+    assert_int_equal(pooled_embedding(&bundle, v, 4, 2, &err), 2);
     assert_true(v[0] == 0.6f && v[1] == -0.8f);
     float zero[2] = {0, 0};
-    assert_int_equal(pooled_embedding(zero, 2, 0, &err), 2);
+    assert_int_equal(pooled_embedding(&bundle, zero, 2, 0, &err), 2);
     assert_true(zero[0] == 0 && zero[1] == 0);
-    assert_int_equal(pooled_embedding(v, 4, 5, &err), 0);
+    assert_int_equal(pooled_embedding(&bundle, v, 4, 5, &err), 0);
     assert_int_equal(err.code, ERR_INVALID);
     check_message(&err, "4 dimensions, not 5");
     float broken[2] = {1, NAN};
-    assert_int_equal(pooled_embedding(broken, 2, 0, &err), 0);
+    assert_int_equal(pooled_embedding(&bundle, broken, 2, 0, &err), 0);
     assert_int_equal(err.code, ERR_INTERNAL);
 }
 
@@ -340,7 +341,7 @@ static void a_model_without_a_head_makes_embeddings_only(void **state) {
     wait_for(&answer, ticket);
     size_t n_golden;
     const float *want = golden(&with_head, "embed%d.vec", 1, &n_golden);
-    assert_int_equal(pooled_embedding(answer.values, answer.n_values, 0, &err), n_golden);
+    assert_int_equal(pooled_embedding(&served.bundle, answer.values, answer.n_values, 0, &err), n_golden);
     assert_true(zoo_distance(answer.values, want, n_golden) <= 1e-4);
     for (enum gen_want w = GEN_WANT_TEXT; w <= GEN_WANT_LOGITS; w++) {
         if (w == GEN_WANT_HIDDEN)

@@ -258,6 +258,193 @@ static void requests_for_one_prompt_read_it_once(void **state) {
     }
 }
 
+// ---- The disk tier ------------------------------------------------------------------------------
+static char disk[PATH_MAX];
+
+static int make_disk(void **state) {
+    (void)state;
+    snprintf(disk, sizeof disk, "%s/loam-tier-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    return mkdtemp(disk) ? 0 : -1;
+}
+static int remove_disk(void **state) {
+    (void)state;
+    char line[PATH_MAX + 16];
+    snprintf(line, sizeof line, "rm -rf '%s'", disk);
+    return system(line);
+}
+
+static struct lane_options disk_options(enum kv_kind kv) {
+    struct lane_options options = lane_options(kv, true, 2);
+    options.engine.disk_folder = disk;
+    options.engine.disk_identity = "test";
+    return options;
+}
+
+// The turns' prompts, as run_turns() asks for them; each equals `want` and finds at least n_least tokens.
+static void check_turns_again(const char *name, const char *folder, const struct lane_options *options,
+                              struct lane_answer *want, uint32_t n_least, struct engine_stats *stats) {
+    static struct lane_answer got[N_TURNS];
+    uint32_t n_cached = 0;
+    struct lane lane;
+    struct err err = {0};
+    check_ok(lane_open(&lane, folder, options, &err), &err);
+    uint32_t n_vocab = model_config_of(lane.model)->n_vocab;
+    lane_close(&lane);
+    run_turns(folder, options, got, n_vocab);
+    for (int i = 0; i < N_TURNS; i++) {
+        char what[96];
+        snprintf(what, sizeof what, "%s, KV kind %d, turn %d (%u from the cache)", name, (int)options->kv, i,
+                 got[i].usage.n_cached);
+        lane_check_same(&want[i], &got[i], what);
+        n_cached += i == 0 ? got[i].usage.n_cached : 0;
+    }
+    if (n_cached < n_least)
+        fail_msg("%s, KV kind %d: %u tokens of the first prompt came from disk", name, (int)options->kv, n_cached);
+    check_ok(lane_open(&lane, folder, options, &err), &err);
+    lane_settle(&lane, stats);
+    lane_close(&lane);
+}
+
+// An engine finds what the one before it had, in another folder's files nothing, in damaged ones nothing; and its
+// answers are the same bits.
+static void a_restart_finds_what_the_run_before_had(void **state) {
+    (void)state;
+    static const enum kv_kind KINDS[] = {KV_BF16, KV_Q8, KV_Q4};
+    static struct lane_answer want[N_TURNS];
+    for (const char *const *name = models; *name; name++) {
+        char folder[PATH_MAX], line[PATH_MAX + 128];
+        if (!zoo_folder(*name, folder))
+            continue;
+        for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++) {
+            struct lane lane;
+            struct err err = {0};
+            struct engine_stats stats;
+            struct lane_options options = lane_options(KINDS[k], false, 1);
+            check_ok(lane_open(&lane, folder, &options, &err), &err);
+            uint32_t n_vocab = model_config_of(lane.model)->n_vocab;
+            lane_close(&lane);
+            run_turns(folder, &options, want, n_vocab);
+            options = disk_options(KINDS[k]);
+            check_turns_again(*name, folder, &options, want, 0, &stats);
+            assert_true(stats.has_disk && stats.disk.n_entries > 0 && stats.disk.n_failed == 0);
+            // 300 tokens: four whole pages; models with snapshots have one there.
+            check_turns_again(*name, folder, &options, want, 256, &stats);
+            assert_int_equal(stats.disk.n_damaged, 0);
+            options.engine.disk_identity = "of other files";
+            check_turns_again(*name, folder, &options, want, 0, &stats);
+            options.engine.disk_identity = "test";
+            snprintf(line, sizeof line, "find '%s' -type f -exec truncate -s -7 {} +", disk);
+            assert_int_equal(system(line), 0);
+            check_turns_again(*name, folder, &options, want, 0, &stats);
+        }
+    }
+}
+
+// After a restart, requests for one prompt that come together wait for one load of it.
+static void requests_for_one_prompt_wait_for_one_load(void **state) {
+    (void)state;
+    static struct lane_answer want[N_SAME], got[N_SAME];
+    token_id ids[N_SAME_PROMPT + 3];
+    for (const char *const *name = models; *name; name++) {
+        char folder[PATH_MAX], what[96];
+        struct engine_stats stats = {0};
+        if (!zoo_folder(*name, folder))
+            continue;
+        for (int run = 0; run < 3; run++) {
+            struct lane lane;
+            struct err err = {0};
+            struct lane_options options = run ? disk_options(KV_BF16) : lane_options(KV_BF16, false, 1);
+            options.engine.n_rows = N_SAME + 1;
+            check_ok(lane_open(&lane, folder, &options, &err), &err);
+            random_state = 9;
+            for (uint32_t i = 0; i < N_SAME_PROMPT + 3; i++)
+                ids[i] = (token_id)(next_random() % model_config_of(lane.model)->n_vocab);
+            for (uint32_t i = 0; run == 0 && i < N_SAME; i++) {
+                lane_ask(&lane, &want[i], ids, N_SAME_PROMPT, N_ANSWER, i);
+                lane_wait(&want[i]);
+            }
+            if (run) {
+                ask_together(&lane, ids, got, run == 2);
+                for (uint32_t i = 0; i < N_SAME; i++) {
+                    snprintf(what, sizeof what, "%s, run %d, request %u of one prompt", *name, run, i);
+                    lane_check_same(&want[i], &got[i], what);
+                }
+            }
+            lane_settle(&lane, &stats);
+            lane_close(&lane);
+        }
+        assert_true(stats.cache.n_restored >= N_SAME_PROMPT / KV_PAGE_TOKENS);
+        assert_true(stats.cache.n_restored <= 2 * (N_SAME_PROMPT / KV_PAGE_TOKENS)); // the first was given up halfway
+    }
+}
+
+static void on_flushed(void *user, bool complete, const struct disk_cache_stats *stats) {
+    assert_int_equal(stats->n_pending, 0);
+    *(_Atomic int *)user = complete ? 1 : -1;
+}
+
+// What a small pool lets go of comes back from disk, also while others run; with a limit on the disk as well.
+static void what_is_let_go_of_comes_back_from_disk(void **state) {
+    (void)state;
+    enum { N = 12, N_ROUNDS = 3 };
+    static struct lane_answer want[N], got[N];
+    static token_id prompts[N][500];
+    for (const char *const *name = models; *name; name++) {
+        char folder[PATH_MAX], what[96];
+        if (!zoo_folder(*name, folder))
+            continue;
+        for (int limited = 0; limited < 2; limited++) {
+            struct lane lane;
+            struct err err = {0};
+            struct engine_stats stats;
+            struct lane_options options = lane_options(KV_BF16, false, 2);
+            check_ok(lane_open(&lane, folder, &options, &err), &err);
+            uint32_t n_vocab = model_config_of(lane.model)->n_vocab;
+            uint64_t kv_bytes = engine_plan_of(lane.engine)->kv_bytes;
+            random_state = 3;
+            for (uint32_t i = 0; i < N; i++) {
+                for (uint32_t j = 0; j < 500; j++)
+                    prompts[i][j] = (token_id)(next_random() % n_vocab);
+                if (i % 3) // some begin alike
+                    memcpy(prompts[i], prompts[i - 1], 200 * sizeof **prompts);
+                lane_ask(&lane, &want[i], prompts[i], 300 + 16 * i, N_ANSWER, i);
+                lane_wait(&want[i]);
+            }
+            lane_close(&lane);
+            options = disk_options(KV_BF16);
+            options.engine.kv_budget_bytes = kv_bytes / 2;
+            options.engine.disk_bytes_max = limited ? kv_bytes / 2 : 0;
+            check_ok(lane_open(&lane, folder, &options, &err), &err);
+            for (int round = 0; round < N_ROUNDS; round++) {
+                for (uint32_t i = 0; i < N; i++) {
+                    lane_ask(&lane, &got[i], prompts[i], 300 + 16 * i, N_ANSWER, i);
+                    if (round % 2 == 0 || i % 4 == 3) // one after the other, or four together
+                        for (uint32_t k = round % 2 == 0 ? i : i - 3; k <= i; k++)
+                            lane_wait(&got[k]);
+                }
+                for (uint32_t i = 0; i < N; i++) {
+                    snprintf(what, sizeof what, "%s, round %d, request %u (%u from the cache)", *name, round, i,
+                             got[i].usage.n_cached);
+                    lane_check_same(&want[i], &got[i], what);
+                }
+            }
+            _Atomic int flushed = 0;
+            check_ok(engine_flush(lane.engine, on_flushed, (void *)&flushed, &err), &err);
+            uint64_t deadline = clock_ns() + 20000000000u;
+            while (!flushed && clock_ns() < deadline)
+                ;
+            assert_true(limited || flushed == 1);
+            lane_settle(&lane, &stats);
+            assert_int_equal(stats.cache.n_dirty, 0);
+            assert_int_equal(stats.disk.n_pending, 0);
+            assert_true(limited || stats.disk.n_written > 0);
+            printf("%s: %u pages of %u came from disk\n", *name, (unsigned)stats.cache.n_restored,
+                   (unsigned)stats.disk.n_written);
+            lane_close(&lane);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         models = (const char *const *)argv + 1;
@@ -265,6 +452,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(cached_answers_equal_computed_ones),
         cmocka_unit_test(the_cache_gives_way_in_a_small_pool),
         cmocka_unit_test(requests_for_one_prompt_read_it_once),
+        cmocka_unit_test_setup_teardown(a_restart_finds_what_the_run_before_had, make_disk, remove_disk),
+        cmocka_unit_test_setup_teardown(requests_for_one_prompt_wait_for_one_load, make_disk, remove_disk),
+        cmocka_unit_test_setup_teardown(what_is_let_go_of_comes_back_from_disk, make_disk, remove_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "hub/pick.h"
+#include "loam/loam.h"
 #include "loam/loam_hub.h"
 
 static char *folder, *listing;

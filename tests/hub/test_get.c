@@ -279,14 +279,44 @@ static void retry_after_is_honoured(void **state) {
     assert_true(clock_ms_since(start) >= 1000);
 }
 
-static void listing_is_retried_too(void **state) {
+static void keep_notes(void *user, const struct hub_progress *p) {
+    char *notes = user; // [1000]
+    size_t n = strlen(notes);
+    if (p->note)
+        snprintf(notes + n, 1000 - n, "%s\n", p->note);
+}
+
+static void listing_is_retried_too_and_says_so(void **state) {
     struct scene *s = *state;
+    char notes[1000] = "";
     s->part = "/api/";
     s->n_faults = 2;
     s->fault.status = 503;
+    s->options.progress = keep_notes;
+    s->options.user = notes;
     struct hub_get_result result;
     get_must_succeed(s, &result);
     assert_int_equal(result.n_retries, 2);
+    const char *first = strstr(notes, "cannot list the files of org/name: 127.0.0.1 answered 503; trying again in");
+    assert_non_null(first);
+    assert_non_null(strstr(first + 1, "cannot list the files of org/name"));
+}
+
+static void slow_listing_is_not_silent(void **state) {
+    struct scene *s = *state;
+    char notes[1000] = "";
+    s->part = "/api/";
+    s->n_faults = 1;
+    s->fault.n_sent = 1; // sends the head and one byte at once, then holds its breath
+    s->fault.trickle_bytes = 1;
+    s->fault.end = FAULT_STALL;
+    s->options.progress = keep_notes;
+    s->options.user = notes;
+    s->options.stall_ms = 4000;
+    struct hub_get_result result;
+    get_must_succeed(s, &result);
+    assert_non_null(strstr(notes, "waiting for http://127.0.0.1"));
+    assert_non_null(strstr(notes, "trying again"));
 }
 
 static void gives_up_after_failures_without_progress(void **state) {
@@ -526,7 +556,8 @@ int main(void) {
         CASE(wrong_bytes_once_are_fetched_again),
         CASE(wrong_length_is_refused_before_a_byte_is_kept),
         CASE(retry_after_is_honoured),
-        CASE(listing_is_retried_too),
+        CASE(listing_is_retried_too_and_says_so),
+        CASE(slow_listing_is_not_silent),
         CASE(gives_up_after_failures_without_progress),
         CASE(token_stays_with_its_host),
         CASE(other_port_of_the_same_host_is_another_origin),

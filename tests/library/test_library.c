@@ -212,6 +212,71 @@ static void a_text_has_an_embedding(void **state) {
     loam_close(model);
 }
 
+static struct loam_result ask_long(loam_model *model, struct text *text) {
+    static char prompt[2000];
+    for (size_t i = 0; i + 8 < sizeof prompt; i += 8)
+        memcpy(prompt + i, i % 3 ? "the king" : " of men ", 9);
+    struct loam_request request = greedy(text);
+    struct loam_result result;
+    struct loam_error error = {0};
+    request.prompt = prompt;
+    if (!loam_generate(model, &request, &result, &error))
+        fail_msg("%s", error.message);
+    return result;
+}
+
+static void the_prompt_cache_is_counted_and_survives(void **state) {
+    (void)state;
+    char folder[] = "/tmp/loam-library-XXXXXX", line[64];
+    assert_non_null(mkdtemp(folder));
+    struct loam_options options = LOAM_OPTIONS_DEFAULT;
+    struct loam_error error = {0};
+    struct loam_cache_stats stats;
+    static struct text first, again;
+    options.device = "cpu";
+    options.disk_cache = folder;
+    for (int run = 0; run < 2; run++) {
+        loam_model *model = loam_open(&options, &error);
+        if (!model)
+            fail_msg("%s", error.message);
+        first = (struct text){0};
+        struct loam_result result = ask_long(model, &first);
+        uint32_t n_whole = result.n_prompt / 64 * 64; // whole pages go to disk
+        assert_true(n_whole >= 192);
+        assert_int_equal(result.n_cached, run ? n_whole : 0);
+        loam_cache_statistics(model, &stats);
+        assert_int_equal(stats.n_hits, run);
+        assert_int_equal(stats.n_misses, 1 - run);
+        assert_int_equal(stats.n_cached_tokens, run ? n_whole : 0);
+        assert_int_equal(stats.n_disk_read, run ? n_whole / 64 : 0);
+        assert_true(stats.n_entries >= n_whole / 64 && stats.n_bytes > 0);
+        assert_int_equal(stats.n_bytes_max, (uint64_t)8 << 30);
+        again = (struct text){0};
+        result = ask_long(model, &again);
+        assert_int_equal(result.n_cached, result.n_prompt - 1);
+        assert_string_equal(first.data, again.data);
+        loam_cache_statistics(model, &stats);
+        assert_int_equal(stats.n_hits, run + 1);
+        assert_int_equal(stats.n_cached_tokens, result.n_prompt - 1 + (run ? n_whole : 0));
+        assert_int_equal(stats.n_disk_failed + stats.n_evicted, 0);
+        loam_close(model);
+    }
+    options.no_prompt_cache = true;
+    assert_null(loam_open(&options, &error));
+    assert_int_equal(error.code, LOAM_INVALID);
+    options.disk_cache = NULL;
+    loam_model *model = loam_open(&options, &error);
+    first = again = (struct text){0};
+    assert_int_equal(ask_long(model, &first).n_cached, 0);
+    assert_int_equal(ask_long(model, &again).n_cached, 0);
+    assert_string_equal(first.data, again.data);
+    loam_cache_statistics(model, &stats);
+    assert_int_equal(stats.n_hits + stats.n_misses + stats.n_bytes + stats.n_entries, 0);
+    loam_close(model);
+    snprintf(line, sizeof line, "rm -rf %s", folder);
+    assert_int_equal(system(line), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_arrives_piece_by_piece),
@@ -219,6 +284,7 @@ int main(void) {
         cmocka_unit_test(sampling_options_go_by_name),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(a_text_has_an_embedding),
+        cmocka_unit_test(the_prompt_cache_is_counted_and_survives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,12 @@
 // Every zoo model that loam runs, in exact mode with a float32 KV cache, against what Hugging Face
-// transformers computes in float32: logits, hidden states, greedy tokens, perplexity.
+// transformers computes in float32 (the folders of tests/models that reference.py made: what that pass computes):
+// logits, hidden states, greedy tokens, perplexity.
 //   test_goldens            all models
 //   test_goldens NAME...    these, with figures
 #include <dirent.h>
 
 #include "base/json.h"
-#include "model/family.h"
+#include "model/encoder.h"
 #include "trace.h"
 #include "zoo.h"
 
@@ -186,12 +187,17 @@ static void check_perplexity(struct zoo *zoo, struct outcome *outcome) {
     }
 }
 
-// Model types whose folders are drafters or whose text part needs media: other tests hold them.
+static bool makes_embeddings_only(const struct model_config *config) {
+    return json_is_true(json_object_get(config->text, "use_bidirectional_attention"));
+}
+
+// Model types whose folders are drafters or encoders, or whose text part needs media: other tests hold them.
 static bool runs(const char *folder) {
     struct err err = {0};
     struct model_config *config = model_config_open(folder, &err);
-    bool known = config && family_find(config->model_type) &&
-                 !str_eq_c(config->root_model_type, "gemma4_assistant");
+    const struct family *family = config ? family_find(config->model_type) : NULL;
+    bool known = family && !str_eq_c(config->root_model_type, "gemma4_assistant") &&
+                 family->bind != encoder_bind && !makes_embeddings_only(config);
     model_config_destroy(config);
     return known;
 }
