@@ -6,7 +6,9 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "artifact/tensor_table.h"
 #include "base/arena.h"
@@ -439,6 +441,27 @@ bool weights_audit(const struct weights *weights, const char *model_type, struct
     return err_set(err, ERR_FORMAT, "%s %.200s%s%.200s%s%.200s%s %s not used by model type %s",
                    n == 1 ? "tensor" : "tensors", unused[0], n > 1 ? ", " : "", n > 1 ? unused[1] : "",
                    n > 2 ? ", " : "", n > 2 ? unused[2] : "", more, n == 1 ? "is" : "are", model_type);
+}
+
+bool weights_lock(const struct weights *weights, struct err *err) {
+    uint64_t wanted = 0;
+    for (size_t i = 0; i < weights->n_shards; i++)
+        wanted += weights->shards[i].map.bytes.n;
+    for (size_t i = 0; i < weights->n_shards; i++) {
+        struct bytes b = weights->shards[i].map.bytes;
+        if (b.n == 0 || mlock(b.data, b.n) == 0)
+            continue;
+        struct rlimit limit = {0};
+        getrlimit(RLIMIT_MEMLOCK, &limit);
+        if (limit.rlim_cur == RLIM_INFINITY)
+            return err_set(err, ERR_NOMEM, "cannot lock %" PRIu64 " MiB of weights in memory: %s", wanted >> 20,
+                           strerror(errno));
+        return err_set(err, ERR_NOMEM,
+                       "cannot lock %" PRIu64 " MiB of weights in memory, where this process may lock %" PRIu64
+                       " KiB: raise the limit (ulimit -l, LimitMEMLOCK of a service) or leave out --mlock",
+                       wanted >> 20, (uint64_t)limit.rlim_cur >> 10);
+    }
+    return true;
 }
 
 void weights_prefetch(const struct weights *weights) {

@@ -69,6 +69,9 @@ void weights_ignore(struct weights *weights, const struct tensor *tensor);
 // and how many more).
 bool weights_audit(const struct weights *weights, const char *model_type, struct err *err);
 
+// Read all shards into memory and keep them there until weights_close(), whatever else wants memory. ERR_NOMEM says
+// how much is wanted and what the process may lock.
+bool weights_lock(const struct weights *weights, struct err *err);
 // Tell the kernel that all will be read soon (MADV_WILLNEED).
 void weights_prefetch(const struct weights *weights);
 #endif

@@ -27,6 +27,9 @@ bool model_args_resolve(const struct model_args *args, const char *positional, c
                     .cpu_level = args->cpu_level, .device = -1},
         .model = {.kv = kv},
     };
+    if (args->builtin && args->lock_weights)
+        return err_set(err, ERR_INVALID, "--mlock is for models in files: the demo model lies inside the program");
+    options->lock_weights = args->lock_weights;
     if (args->builtin)
         return true;
     struct hub_env env;

@@ -9,7 +9,7 @@ struct model_args {
     bool builtin;
     const char *device, *math, *kv_dtype, *cpu_level;
     int64_t n_threads;
-    bool pin;
+    bool pin, lock_weights;
 };
 struct model_args model_args_default(void);
 
@@ -25,6 +25,8 @@ struct model_args model_args_default(void);
      .min = 0, .max = 1024, .help = "CPU threads (0 = physical cores allowed)",                    \
      .env = "LOAM_THREADS"},                                                                       \
     {.name = "--pin", .kind = CLI_SWITCH, .out = &(args)->pin, .help = "pin each thread to a core"}, \
+    {.name = "--mlock", .kind = CLI_SWITCH, .out = &(args)->lock_weights,                          \
+     .help = "read the weights into memory at once and keep them there"},                          \
     {.name = "--math", .kind = CLI_CHOICE, .out = &(args)->math, .value = "exact|fast",            \
      .help = "float32 activations, or rounded ones (fast)", .env = "LOAM_MATH"},                   \
     {.name = "--kv-dtype", .kind = CLI_CHOICE, .out = &(args)->kv_dtype, .value = "f32|bf16|f16|q8|q4", \

@@ -116,9 +116,16 @@ bool bundle_open(struct bundle *bundle, const struct bundle_options *o, struct e
     bundle->be = backend_open(o->backend_name ? o->backend_name : "auto", &o->backend, err);
     if (!bundle->be)
         goto failed;
+    if (o->lock_weights && bundle->be->ops != &cpu_backend_ops) {
+        err_set(err, ERR_INVALID, "--mlock keeps weights in the host's memory, but %s copies them to its own: add --device cpu",
+                bundle->be->ops->name);
+        goto failed;
+    }
     bundle->model = o->folder ? model_open(o->folder, bundle->be, &o->model, err)
                               : open_builtin(bundle->be, &o->model, err);
     if (!bundle->model || (o->folder && !read_sentence(bundle, o->folder, err)))
+        goto failed;
+    if (o->lock_weights && !model_lock_weights(bundle->model, err))
         goto failed;
     bundle->is_embedding = !model_has_head(bundle->model) ||
                            (o->folder && hub_is_embedding(o->folder, bundle->name));

@@ -13,6 +13,7 @@ struct bundle_options {
     const char *backend_name; // "auto", "cpu", "cuda", "cuda:N"; NULL = auto
     struct backend_options backend;
     struct model_options model;
+    bool lock_weights;        // keep the weight files in memory: CPU only
     bool without_tokenizer;   // ids in, ids out: the folder needs no tokenizer
 };
 
@@ -30,7 +31,7 @@ struct bundle {
 };
 
 // Open a model folder or the built-in model. ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED, ERR_IO, ERR_NOMEM,
-// each naming the file or tensor.
+// each naming the file or tensor; ERR_INVALID for lock_weights where the device has memory of its own.
 bool bundle_open(struct bundle *bundle, const struct bundle_options *options, struct err *err);
 void bundle_close(struct bundle *bundle); // a zeroed one is allowed
 

@@ -184,6 +184,8 @@ struct model *model_open(const char *folder, struct backend *be, const struct mo
     return model;
 }
 
+bool model_lock_weights(const struct model *model, struct err *err) { return weights_lock(model->weights, err); }
+
 void model_destroy(struct model *model) {
     if (!model)
         return;

@@ -22,6 +22,8 @@ struct model *model_open(const char *folder, struct backend *be, const struct mo
 // The same from parts (the built-in model). Takes config and weights over, also on failure.
 struct model *model_create(struct model_config *config, struct weights *weights, struct backend *be,
                            const struct model_options *options, struct err *err);
+// Keep the weight files in memory until the model goes: for models that compute on the host. ERR_NOMEM.
+bool model_lock_weights(const struct model *model, struct err *err);
 void model_destroy(struct model *model); // NULL is allowed
 
 // True for encoders (BERT and its like, EmbeddingGemma): every token sees the whole text, so that a text is one row of one
