@@ -49,6 +49,7 @@ test('wrong usage exits 2 and names the nearest option', () => {
   refused(run('generate', '--builtin', 'x', '--max-tokens', '0'), 2, '--max-tokens');
   refused(run('generate', '--builtin', 'x', '--temp'), 2, '--temp needs a value');
   refused(run('generate'), 2, 'model');
+  refused(run('generate', '--builtin', '--mlock', 'x'), 2, '--mlock', 'inside the program');
   refused(run('serve', '--port', '99999'), 2, '--port');
   refused(run('logits', '--builtin'), 2, '--tokens-file');
 });
