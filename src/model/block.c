@@ -370,6 +370,7 @@ static bool bind_scales(struct model *model, struct err *err) {
         block->embed_scale = bf16_to_f32(bf16_from_f32(sqrtf((float)c->d_model)));
     if (traits->multipliers) {
         float logits_scaling = 1;
+        block->attention_scale = 1; // what the configuration class says
         if (!json_get_f32(c->text, "embedding_multiplier", &block->embed_scale, what, err) ||
             !json_get_f32(c->text, "residual_multiplier", &block->residual_scale, what, err) ||
             !json_get_f32(c->text, "attention_multiplier", &block->attention_scale, what, err) ||
@@ -380,7 +381,7 @@ static bool bind_scales(struct model *model, struct err *err) {
         model->logit_scale = 1 / logits_scaling;
     }
     if (traits->query_scale) {
-        double scalar = c->head_dim;
+        double scalar = 256; // likewise
         if (!json_get_f64(c->text, "query_pre_attn_scalar", &scalar, what, err))
             return false;
         if (scalar <= 0)
@@ -396,6 +397,12 @@ static bool bind_scales(struct model *model, struct err *err) {
                        "way that loam does not implement for model type %s", model->family->model_type);
     model->query_beta = c->rope.query_beta;
     model->query_ctx = c->rope.ctx_original;
+    const json_t *caps[2] = {json_object_get(c->text, "attn_logit_softcapping"),
+                             json_object_get(c->text, "final_logit_softcapping")};
+    if (traits->softcap_defaults[0] > 0) { // where the config is silent; null means none
+        block->attention_softcap = caps[0] ? 0 : traits->softcap_defaults[0];
+        model->logit_softcap = caps[1] ? 0 : traits->softcap_defaults[1];
+    }
     if (traits->softcaps &&
         (!json_get_f32(c->text, "attn_logit_softcapping", &block->attention_softcap, what, err) ||
          !json_get_f32(c->text, "final_logit_softcapping", &model->logit_softcap, what, err)))
@@ -475,6 +482,10 @@ bool block_bind(struct model *model, struct binder *binder, struct err *err) {
                                 max_u32(max_u32(c->d_model, c->d_ff), c->n_heads * c->head_dim));
     if (!block_bind_embeddings(model, binder, err) || !bind_scales(model, err))
         return false;
+    const json_t *no_rope = json_object_get(c->text, "no_rope_layers");
+    if (traits->no_rope_layers && json_is_array(no_rope) && json_array_size(no_rope) != c->n_layers)
+        return err_set(err, ERR_FORMAT, "config.json: \"no_rope_layers\" has %zu entries for %u layers",
+                       json_array_size(no_rope), c->n_layers);
     for (uint32_t l = 0; l < c->n_layers; l++)
         if (!bind_layer(model, binder, l, err))
             return false;

@@ -71,7 +71,7 @@ static const struct block_traits GEMMA = {.norm_add = 1, .embed_sqrt_d = true};
     {NULL, NULL, "pre_feedforward_layernorm", NULL}
 static const struct block_traits GEMMA2 = {
     .norm_place = NORMS_BOTH, .norm_add = 1, .norm_names = GEMMA_NORMS, .embed_sqrt_d = true,
-    .query_scale = true, .softcaps = true};
+    .query_scale = true, .softcaps = true, .softcap_defaults = {50, 30}};
 static const struct block_traits GEMMA3 = {
     .norm_place = NORMS_BOTH, .norm_add = 1, .head_norm = HEAD_NORM_HEAD, .norm_names = GEMMA_NORMS,
     .embed_sqrt_d = true, .query_scale = true, .softcaps = true, .bidirectional_key = true};
@@ -127,19 +127,21 @@ static const struct moe_traits QWEN3_5_EXPERTS = {
 static const struct block_traits QWEN3_5_MOE = {
     .norm_add_in_hub = true, .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY,
     .o_bias = BIAS_ATTENTION_KEY, .attention_gate = true, .moe = &QWEN3_5_EXPERTS};
-static const struct moe_traits QWEN3_NEXT_EXPERTS = {
-    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp",
-    .route = ROUTE_SOFTMAX_TOPK, .n_experts_key = "num_experts", .ff_key = "moe_intermediate_size",
-    .shared = "mlp.shared_expert", .shared_gate = "mlp.shared_expert_gate",
-    .shared_ff_key = "shared_expert_intermediate_size"};
-static const struct block_traits QWEN2_MOE = {.qkv_bias = BIAS_QKV_KEY, .moe = &QWEN3_NEXT_EXPERTS};
+#define QWEN_SHARED                                                                                \
+    .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp",                   \
+    .route = ROUTE_SOFTMAX_TOPK, .n_experts_key = "num_experts", .ff_key = "moe_intermediate_size", \
+    .shared = "mlp.shared_expert", .shared_gate = "mlp.shared_expert_gate",                        \
+    .shared_ff_key = "shared_expert_intermediate_size"
+static const struct moe_traits QWEN2_MOE_EXPERTS = {QWEN_SHARED};
+static const struct block_traits QWEN2_MOE = {.qkv_bias = BIAS_QKV_KEY, .moe = &QWEN2_MOE_EXPERTS};
+static const struct moe_traits QWEN3_NEXT_EXPERTS = {QWEN_SHARED, .normalize = MOE_NORMALIZE_KEY_ON};
 static const struct block_traits QWEN3_NEXT = {
     .norm_add_in_hub = true, .head_norm = HEAD_NORM_HEAD, .qkv_bias = BIAS_ATTENTION_KEY,
     .o_bias = BIAS_ATTENTION_KEY, .attention_gate = true, .moe = &QWEN3_NEXT_EXPERTS};
 
 static const struct moe_traits DEEPSEEK_V3_EXPERTS = {
     .router = "mlp.gate", .experts = "mlp.experts", .stacked = "mlp.switch_mlp", .route = ROUTE_SIGMOID,
-    .n_experts_key = "n_routed_experts", .ff_key = "moe_intermediate_size",
+    .normalize = MOE_NORMALIZE_KEY_NEEDED, .n_experts_key = "n_routed_experts", .ff_key = "moe_intermediate_size",
     .correction = "mlp.gate.e_score_correction_bias", .groups = true, .scaling = true,
     .shared = "mlp.shared_experts", .first_dense_key = "first_k_dense_replace"};
 static const struct block_traits GLM4_MOE = {

@@ -61,6 +61,7 @@ struct block_traits {
     bool query_beta;         // llama_4_scaling_beta: queries grow with the position (Ministral 3)
     bool logit_scale;        // Cohere: logit_scale multiplies the logits
     bool softcaps;           // attn_logit_softcapping, final_logit_softcapping (Gemma 2)
+    float softcap_defaults[2]; // of those two, where the config is silent
     bool norm_add_in_hub;    // norm weights are w - 1 in Hugging Face's layout, w in MLX's (Qwen3.5)
     bool short_conv;         // LAYER_CONV layers (LFM2)
     bool attention_gate;     // q_proj yields q and an output gate a head (Qwen3.5)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "model/block.h"
 
 struct moe {
     const struct moe_traits *traits;
@@ -45,26 +46,68 @@ bool moe_layer_is_sparse(const struct model *model, const struct moe_traits *tra
     return true;
 }
 
+static bool needed(const json_t *text, bool is_needed, const char *key, struct err *err) {
+    const json_t *value = json_object_get(text, key);
+    return !is_needed || (value && !json_is_null(value)) ||
+           err_set(err, ERR_FORMAT, "config.json: \"%s\" is missing", key);
+}
+
+// Other functions and ways to choose than the family's own, which some configs name.
+static bool check_routing(const struct model *model, const struct moe_traits *t, struct str method, struct err *err) {
+    static const char *const KEYS[] = {"scoring_func", "moe_gate_act"};
+    const json_t *text = model->config->text;
+    bool is_sigmoid = t->route == ROUTE_SIGMOID;
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        struct str name = {0};
+        if (!json_get_str(text, KEYS[i], &name, "config.json", err))
+            return false;
+        // dots1 says "noaux_tc" and means DeepSeek V3's.
+        if (name.n && !str_eq_c(name, is_sigmoid ? "sigmoid" : "softmax") && !(is_sigmoid && str_eq_c(name, "noaux_tc")))
+            return err_set(err, ERR_UNSUPPORTED, "config.json: \"%s\" is \"%.64s\", which loam does not implement for model "
+                           "type %s", KEYS[i], name.data, model->family->model_type);
+    }
+    bool known = is_sigmoid ? str_eq_c(method, "noaux_tc")
+                            : str_eq_c(method, "greedy") || str_eq_c(method, "group_limited_greedy");
+    if (method.n && !known)
+        return err_set(err, ERR_UNSUPPORTED, "config.json: \"topk_method\" is \"%.64s\", which loam does not implement for "
+                       "model type %s", method.data, model->family->model_type);
+    uint32_t every = 1;
+    if (!json_get_u32(text, "moe_layer_freq", &every, "config.json", err))
+        return false;
+    if (every != 1)
+        return err_set(err, ERR_UNSUPPORTED, "config.json: \"moe_layer_freq\" is %u; loam implements 1", every);
+    enum glu_kind glu;
+    if (t->glu != GLU_CLAMPED_SWIGLU && (!glu_of_activation(model->config->activation, &glu) || glu != t->glu))
+        return err_set(err, ERR_UNSUPPORTED, "config.json: loam does not implement this \"hidden_act\" in the experts of model "
+                       "type %s", model->family->model_type);
+    return true;
+}
+
 static bool read_config(const struct model *model, struct moe *moe, struct err *err) {
     const struct moe_traits *t = moe->traits;
     const json_t *text = model->config->text;
     const char *what = "config.json";
     uint32_t n_shared = 0;
     moe->scale = 1;
-    moe->normalize = t->normalize == MOE_NORMALIZE_ALWAYS;
+    bool is_sigmoid = t->route == ROUTE_SIGMOID, by_key = t->normalize < MOE_NORMALIZE_ALWAYS;
+    moe->normalize = t->normalize == MOE_NORMALIZE_ALWAYS || t->normalize == MOE_NORMALIZE_KEY_ON;
+    if (!needed(text, t->normalize == MOE_NORMALIZE_KEY_NEEDED, "norm_topk_prob", err) ||
+        !needed(text, t->scaling && is_sigmoid, "routed_scaling_factor", err) ||
+        !needed(text, t->groups && is_sigmoid, "n_group", err) ||
+        !needed(text, t->groups && is_sigmoid, "topk_group", err))
+        return false;
     moe->d_expert = model->config->d_ff;
     if (!json_get_u32(text, t->n_experts_key, &moe->n_experts, what, err) ||
         !json_get_u32(text, t->n_used_key ? t->n_used_key : "num_experts_per_tok", &moe->n_used, what, err) ||
         (t->ff_key && !json_get_u32(text, t->ff_key, &moe->d_expert, what, err)) ||
-        (t->normalize == MOE_NORMALIZE_KEY &&
-         !json_get_bool(text, "norm_topk_prob", &moe->normalize, what, err)) ||
+        (by_key && !json_get_bool(text, "norm_topk_prob", &moe->normalize, what, err)) ||
         (t->scaling && !json_get_f32(text, "routed_scaling_factor", &moe->scale, what, err)) ||
         (t->groups && (!json_get_u32(text, "n_group", &moe->n_groups, what, err) ||
                        !json_get_u32(text, "topk_group", &moe->n_groups_used, what, err))) ||
         !json_get_u32(text, t->n_shared_key ? t->n_shared_key : "n_shared_experts", &n_shared, what, err))
         return false;
     struct str method = {0};
-    if (t->groups && !json_get_str(text, "topk_method", &method, what, err))
+    if (!json_get_str(text, "topk_method", &method, what, err) || !check_routing(model, t, method, err))
         return false;
     if (str_eq_c(method, "greedy")) // DeepSeek V2 Lite: no groups
         moe->n_groups = 0;

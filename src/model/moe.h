@@ -9,7 +9,14 @@ enum moe_layout {
     MOE_FUSED,       // one [n_experts, 2 * d_expert, d] (gate rows, then up rows) and one down
     MOE_GPT_OSS,     // [n_experts, d, 2 * d_expert] with gate and up interleaved, or its MXFP4 blocks
 };
-enum moe_normalize { MOE_NORMALIZE_KEY, MOE_NORMALIZE_ALWAYS, MOE_NORMALIZE_NEVER };
+// By norm_topk_prob, which if absent means off, on, or that the config is not whole.
+enum moe_normalize {
+    MOE_NORMALIZE_KEY,
+    MOE_NORMALIZE_KEY_ON,
+    MOE_NORMALIZE_KEY_NEEDED,
+    MOE_NORMALIZE_ALWAYS,
+    MOE_NORMALIZE_NEVER,
+};
 
 // A family's mixture of experts. Names are modules below the layer ("mlp.gate").
 struct moe_traits {
@@ -18,14 +25,14 @@ struct moe_traits {
     enum moe_layout layout;
     const char *fused_up, *fused_down; // MOE_FUSED: the two stacked parameters
     enum route_kind route;
-    enum moe_normalize normalize;     // key: norm_topk_prob
+    enum moe_normalize normalize;
     const char *n_experts_key, *ff_key; // in config.json
     const char *n_used_key;           // NULL = num_experts_per_tok
     bool router_bias;
     const char *correction;           // vector added to the scores for the choice
     const char *expert_scale;         // vector that multiplies the weights of the chosen, or NULL
-    bool groups;                      // n_group, topk_group
-    bool scaling;                     // routed_scaling_factor
+    bool groups;                      // n_group, topk_group; sigmoid routing cannot do without
+    bool scaling;                     // routed_scaling_factor, likewise
     const char *shared;               // shared expert's module
     const char *shared_gate;          // its gate [1, d], or NULL
     const char *shared_ff_key;        // its width; NULL: n_shared_experts * d_expert

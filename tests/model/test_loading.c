@@ -238,27 +238,103 @@ static void loads_survive_every_failing_allocation(void **state) {
     }
 }
 
-// The llama of tests/models with one key of its config set to a JSON text; its weights borrow `map`.
-static struct model *llama_with(const char *key, const char *value, struct file_map *map, struct err *err) {
+// A folder of tests/models with one key of its config set to a JSON text, or taken out (NULL); its weights borrow `map`.
+static struct model *folder_with(const char *name, const char *key, const char *value, struct file_map *map,
+                                 struct err *err) {
     const char *source = getenv("LOAM_SOURCE_DIR");
     char config_path[PATH_MAX], weights_path[PATH_MAX];
-    snprintf(config_path, sizeof config_path, "%s/tests/models/llama/config.json", source ? source : ".");
-    snprintf(weights_path, sizeof weights_path, "%s/tests/models/llama/model.safetensors", source ? source : ".");
+    snprintf(config_path, sizeof config_path, "%s/tests/models/%s/config.json", source ? source : ".", name);
+    snprintf(weights_path, sizeof weights_path, "%s/tests/models/%s/model.safetensors", source ? source : ".", name);
     struct strbuf text = {0}, changed = {0};
     check_ok(file_read(config_path, 1 << 20, &text, err), err);
     check_ok(file_map_open(map, weights_path, err), err);
     json_t *root = json_parse(strbuf_str(&text), config_path, err);
     check_ok(root, err);
-    json_object_set_new(root, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    if (value)
+        json_object_set_new(root, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    else
+        json_object_del(root, key);
     strbuf_json(&changed, root);
     struct model_config *config = model_config_create(strbuf_str(&changed), (struct str){0}, err);
-    check_ok(config, err);
-    struct weights *weights = weights_create(map->bytes, "llama", err);
-    check_ok(weights, err);
+    struct weights *weights = config ? weights_create(map->bytes, name, err) : NULL;
     strbuf_deinit(&changed);
     strbuf_deinit(&text);
     json_decref(root);
+    if (!config)
+        return NULL;
+    check_ok(weights, err);
     return model_create(config, weights, be, &OPTIONS, err);
+}
+
+static struct model *llama_with(const char *key, const char *value, struct file_map *map, struct err *err) {
+    return folder_with("llama", key, value, map, err);
+}
+
+// Keys that decide what one family computes: another value than loam implements, one that is missing where the class's own
+// default is no neutral one, and lists of another length than there are layers. Each is named.
+static void odd_keys_of_a_family_are_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder, *key, *value, *message; // message NULL: it loads
+    } CASES[] = {
+        {"cohere", "use_qk_norm", "true", "\"use_qk_norm\""},
+        {"stablelm", "use_parallel_residual", "true", "\"use_parallel_residual\""},
+        {"stablelm", "qk_layernorm", "true", "\"qk_layernorm\""},
+        {"stablelm", "qk_layernorm", "false", NULL},
+        {"olmoe", "clip_qkv", "8.0", "\"clip_qkv\""},
+        {"olmoe", "hidden_act", "\"gelu\"", "\"hidden_act\""},
+        {"glm4_moe", "norm_topk_prob", NULL, "\"norm_topk_prob\" is missing"},
+        {"glm4_moe", "routed_scaling_factor", NULL, "\"routed_scaling_factor\" is missing"},
+        {"glm4_moe", "n_group", "null", "\"n_group\" is missing"},
+        {"glm4_moe", "topk_group", NULL, "\"topk_group\" is missing"},
+        {"glm4_moe", "n_group", "3", "8 experts in 3 groups"},
+        {"glm4_moe", "scoring_func", "\"softmax\"", "\"scoring_func\" is \"softmax\""},
+        {"glm4_moe", "num_experts_per_tok", NULL, "8 experts, 0 of them used"},
+        {"dots1", "scoring_func", "\"noaux_tc\"", NULL},
+        {"deepseek_v2", "topk_method", "\"noaux_tc\"", "\"topk_method\" is \"noaux_tc\""},
+        {"deepseek_v2", "scoring_func", "\"sigmoid\"", "\"scoring_func\" is \"sigmoid\""},
+        {"deepseek_v32", "moe_layer_freq", "2", "\"moe_layer_freq\" is 2"},
+        {"deepseek_v32", "index_topk", "0", "choosing 0 keys"},
+        {"glm4_moe_lite", "mlp_layer_types", "[\"dense\", \"sparse\", \"other\"]", "\"mlp_layer_types\""},
+        {"glm4_moe_lite", "mlp_layer_types", "[\"dense\", \"sparse\"]", "of layer 2"},
+        {"glm4_moe_lite", "mlp_layer_types", "[\"dense\", \"sparse\", \"sparse\"]", NULL},
+        {"ernie4_5_moe", "use_bias", "true", "\"use_bias\""},
+        {"ernie4_5_moe", "moe_gate_act", "\"sigmoid\"", "\"moe_gate_act\" is \"sigmoid\""},
+        {"ernie4_5_moe", "moe_layer_start_index", "[1, 2]", "\"moe_layer_start_index\""},
+        {"minimax_m2", "rotary_dim", "64", "\"rotary_dim\" must not exceed 1"},
+        {"exaone4", "layer_types", "[\"full_attention\"]", "1 entries for 4 layers"},
+        {"exaone4", "layer_types", "[\"conv\", \"full_attention\", \"full_attention\", \"full_attention\"]",
+         "layer 0 is a convolution"},
+        {"exaone4", "layer_types",
+         "[\"chunked_attention\", \"full_attention\", \"full_attention\", \"full_attention\"]", "\"chunked_attention\""},
+        {"lfm2", "conv_L_cache", "1", "\"conv_L_cache\" is 1"},
+        {"lfm2", "conv_L_cache", "4", "conv.conv.weight"},
+        {"gemma2", "query_pre_attn_scalar", "0", "\"query_pre_attn_scalar\""},
+        {"granitemoe", "logits_scaling", "0", "\"logits_scaling\" is 0"},
+        {"ministral3", "rope_parameters", "{\"rope_type\": \"spiral\"}", "\"spiral\""},
+        {"bert", "is_decoder", "true", "\"is_decoder\""},
+        {"bert", "position_embedding_type", "\"relative_key\"", "\"relative_key\""},
+        {"bert", "hidden_size", "64", "word_embeddings"},
+        {"xlm-roberta", "pad_token_id", "159", "positions begin at 160"},
+        {"nomic_bert", "prenorm", "true", "\"prenorm\""},
+        {"nomic_bert", "moe_every_n_layers", "2", "\"moe_every_n_layers\""},
+        {"nomic_bert", "rotary_emb_interleaved", "true", "\"rotary_emb_interleaved\""},
+        {"modernbert", "norm_bias", "true", "\"norm_bias\""},
+        {"embeddinggemma", "use_bidirectional_attention", "\"all\"", "\"use_bidirectional_attention\""},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct err err = {0};
+        struct file_map map;
+        struct model *model = folder_with(CASES[i].folder, CASES[i].key, CASES[i].value, &map, &err);
+        if (!CASES[i].message)
+            check_ok(model, &err);
+        else if (model)
+            fail_msg("%s: %s = %s loads", CASES[i].folder, CASES[i].key, CASES[i].value ? CASES[i].value : "(missing)");
+        else
+            check_message(&err, CASES[i].message);
+        model_destroy(model);
+        file_map_close(&map);
+    }
 }
 
 static void keys_that_change_the_computation_are_refused(void **state) {
@@ -328,6 +404,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged_tensors_are_named),
         cmocka_unit_test(keys_that_change_the_computation_are_refused),
+        cmocka_unit_test(odd_keys_of_a_family_are_named),
         cmocka_unit_test(dynamic_rope_stops_at_the_trained_context),
         cmocka_unit_test(loads_survive_every_failing_allocation),
     };
