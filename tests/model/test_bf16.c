@@ -14,14 +14,14 @@
 #include "zoo.h"
 
 // Of the logits' standard deviation, root mean square over a prompt; of the mean divergence in nats. What rounding
-// alone costs is above it for gemma4's random models, whose scores are not scaled down.
-static const double RMS_MAX = 2e-2, KL_MAX = 2e-3, RMS_MAX_GEMMA4 = 4e-2, KL_MAX_GEMMA4 = 5e-3, DEVICE_FACTOR = 1.5;
+// alone costs is above it for gemma4's random models, whose scores are not scaled down, and just so for qwen3_next's.
+static const double RMS_MAX = 2e-2, KL_MAX = 2e-3, RMS_MAX_NOISY = 4e-2, KL_MAX_NOISY = 5e-3, DEVICE_FACTOR = 1.5;
 // An operation with more error than so many times that of what is before it, and than this, is worth a line.
 static const double LEAP = 1.5, LEAP_MIN = 1e-2;
 enum { CHUNK = 64, N_DECODED = 8 };
 
 static bool verbose;
-static uint32_t n_failed; // models whose device departs: all are seen before the test ends
+static uint32_t n_failed; // all models are seen before the test ends
 static unsigned rounding = TRACE_ROUND_STREAM | TRACE_ROUND_OUTPUTS | TRACE_ROUND_ROUTER;
 static const char *device;
 
@@ -172,7 +172,8 @@ static void check_model(const char *folder, const char *name) {
     }
     for (int p = 0; p < 3; p++)
         check_prompt(p);
-    bool gemma4 = str_starts(model_config_of(sides[EXACT].zoo.model)->model_type, str_from("gemma4"));
+    struct str type = model_config_of(sides[EXACT].zoo.model)->model_type;
+    bool noisy = str_starts(type, str_from("gemma4")) || str_eq_c(type, "qwen3_next");
     for (int i = 0; i < N_SIDES; i++) {
         struct side *side = &sides[i];
         if (i > EXACT && side->zoo.direct)
@@ -182,19 +183,11 @@ static void check_model(const char *folder, const char *name) {
         zoo_close(&side->zoo);
     }
     const struct side *r = &sides[ROUNDING], *d = &sides[DEVICE];
-    if (!(r->worst_rms <= (gemma4 ? RMS_MAX_GEMMA4 : RMS_MAX)) || !(r->worst_kl <= (gemma4 ? KL_MAX_GEMMA4 : KL_MAX)))
-        fail_msg("%s loses more to bf16 than it should", name);
+    if (!(r->worst_rms <= (noisy ? RMS_MAX_NOISY : RMS_MAX)) || !(r->worst_kl <= (noisy ? KL_MAX_NOISY : KL_MAX)))
+        print_error("%s loses more to bf16 than it should\n", name), n_failed++;
     if (!(d->worst_rms <= fmax(RMS_MAX, DEVICE_FACTOR * r->worst_rms)) ||
         !(d->worst_kl <= fmax(KL_MAX, 2 * DEVICE_FACTOR * r->worst_kl)))
         print_error("%s: %s departs from what bf16 explains\n", name, device), n_failed++;
-}
-
-static bool runs(const char *folder) {
-    struct err err = {0};
-    struct model_config *config = model_config_open(folder, &err);
-    bool known = config && family_find(config->model_type) && !str_eq_c(config->root_model_type, "gemma4_assistant");
-    model_config_destroy(config);
-    return known;
 }
 
 static void check_folder_of_models(const char *root) {
@@ -202,7 +195,7 @@ static void check_folder_of_models(const char *root) {
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         char folder[PATH_MAX + 256];
         snprintf(folder, sizeof folder, "%s/%s", root, entry->d_name);
-        if (entry->d_name[0] != '.' && runs(folder))
+        if (entry->d_name[0] != '.' && zoo_is_decoder(folder))
             check_model(folder, entry->d_name);
     }
     if (dir)

@@ -5,8 +5,6 @@
 //   test_goldens NAME...    these, with figures
 #include <dirent.h>
 
-#include "base/json.h"
-#include "model/encoder.h"
 #include "trace.h"
 #include "zoo.h"
 
@@ -187,21 +185,6 @@ static void check_perplexity(struct zoo *zoo, struct outcome *outcome) {
     }
 }
 
-static bool makes_embeddings_only(const struct model_config *config) {
-    return json_is_true(json_object_get(config->text, "use_bidirectional_attention"));
-}
-
-// Model types whose folders are drafters or encoders, or whose text part needs media: other tests hold them.
-static bool runs(const char *folder) {
-    struct err err = {0};
-    struct model_config *config = model_config_open(folder, &err);
-    const struct family *family = config ? family_find(config->model_type) : NULL;
-    bool known = family && !str_eq_c(config->root_model_type, "gemma4_assistant") &&
-                 family->bind != encoder_bind && !makes_embeddings_only(config);
-    model_config_destroy(config);
-    return known;
-}
-
 static void check_model(const char *folder, const char *name) {
     struct zoo zoo;
     struct err err = {0};
@@ -249,7 +232,7 @@ static void check_folder_of_models(const char *root) {
     for (size_t i = 0; i < n; i++) {
         char folder[PATH_MAX];
         snprintf(folder, sizeof folder, "%s/%s", root, names[i]);
-        if (runs(folder))
+        if (zoo_is_decoder(folder))
             check_model(folder, names[i]);
         free(names[i]);
     }

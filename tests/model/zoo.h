@@ -8,7 +8,10 @@
 
 #include "artifact/weights.h"
 #include "base/file_map.h"
+#include "base/json.h"
 #include "engine/direct.h"
+#include "model/encoder.h"
+#include "model/family.h"
 #include "model/model.h"
 
 struct zoo {
@@ -42,6 +45,17 @@ static inline bool zoo_folder(const char *name, char out[PATH_MAX]) {
         return false;
     snprintf(out, PATH_MAX, "%s/zoo/%s", shared, name);
     return path_is_folder(out);
+}
+
+// False for drafters, encoders and models whose text part needs media: other tests hold them.
+static inline bool zoo_is_decoder(const char *folder) {
+    struct err err = {0};
+    struct model_config *config = model_config_open(folder, &err);
+    const struct family *family = config ? family_find(config->model_type) : NULL;
+    bool decodes = family && !str_eq_c(config->root_model_type, "gemma4_assistant") && family->bind != encoder_bind &&
+                   !json_is_true(json_object_get(config->text, "use_bidirectional_attention"));
+    model_config_destroy(config);
+    return decodes;
 }
 
 static inline void zoo_close(struct zoo *zoo) {
