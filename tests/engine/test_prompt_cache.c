@@ -373,7 +373,8 @@ static void requests_for_one_prompt_wait_for_one_load(void **state) {
             lane_settle(&lane, &stats);
             lane_close(&lane);
         }
-        assert_true(stats.cache.n_restored >= N_SAME_PROMPT / KV_PAGE_TOKENS);
+        // Less than two pages more than in memory are not worth a load: those of the first may have stopped there.
+        assert_true(stats.cache.n_restored + 1 >= N_SAME_PROMPT / KV_PAGE_TOKENS);
         assert_true(stats.cache.n_restored <= 2 * (N_SAME_PROMPT / KV_PAGE_TOKENS)); // the first was given up halfway
     }
 }
