@@ -51,7 +51,7 @@ loam_model *loam_open(const struct loam_options *o, struct loam_error *error) {
         .folder = o->folder, .backend_name = o->device,
         .backend = {.n_threads = o->n_threads, .math = o->exact ? MATH_EXACT : MATH_FAST, .device = -1},
         .model = {.kv = KV_BF16}};
-    struct engine_options engine = {.n_rows = o->n_parallel, .ctx_len = o->ctx_len,
+    struct engine_options engine = {.n_rows = o->n_parallel, .ctx_len = o->ctx_len, .step_ms = o->step_ms,
                                     .memory_budget_bytes = o->memory_budget};
     if (!o->no_prompt_cache)
         engine.prompt_cache_bytes = o->prompt_cache ? o->prompt_cache : (uint64_t)ENGINE_PROMPT_CACHE_GIB << 30;
@@ -289,6 +289,7 @@ loam_generation *loam_start(loam_model *model, const struct loam_request *r, str
             .prompt = ids.ids, .n_prompt = (uint32_t)ids.n,
             .max_tokens = r->max_tokens ? r->max_tokens : bundle_max_tokens(&model->bundle),
             .stops = stops, .n_stops = r->n_stops, .sampling = sampling, .ignore_eos = r->ignore_eos,
+            .priority = r->priority == LOAM_BATCH ? GEN_BATCH : GEN_INTERACTIVE,
             .dry_breakers = breakers, .n_dry_breakers = r->n_dry_breakers,
             .dry_breakers_given = r->dry_breakers != NULL, .on_event = on_event, .user = g};
         g->ticket = engine_submit(model->engine, &request, &err);

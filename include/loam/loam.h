@@ -39,6 +39,7 @@ struct loam_options {
     uint32_t n_threads;      // CPU threads; 0 = physical cores allowed
     bool exact;              // float32 activations instead of rounded ones
     const char *kv_dtype;    // "bf16", "f16", "f32", "q8", "q4"; NULL = bf16
+    uint32_t step_ms;        // a prompt being read holds running answers up for about this long at a time; 0 = 250
     uint32_t n_parallel;     // requests that run together; 0 = 8
     uint32_t ctx_len;        // tokens of the longest prompt and answer together; 0 = the model's, or what fits
     uint64_t memory_budget;  // bytes for everything; 0 = what the machine has
@@ -98,6 +99,10 @@ struct loam_logit_bias {
     float bias; // added to the token's logit
 };
 
+// A batch request waits while interactive ones do and gives its place to them, but not for ever: after four times it
+// counts as one. Its answer does not depend on it.
+enum loam_priority { LOAM_INTERACTIVE, LOAM_BATCH };
+
 struct loam_request {
     // The prompt, exactly one of these three.
     const char *messages;   // JSON array of chat messages
@@ -120,6 +125,7 @@ struct loam_request {
     const char *const *stops; // [n_stops] texts that end the answer before them
     uint32_t n_stops;
     bool ignore_eos;
+    enum loam_priority priority;
     loam_text_fn *on_text;  // or NULL
     void *user;
 };

@@ -17,7 +17,7 @@
 struct serve_args {
     const char *ssd_cache;
     const char *host, *unix_path, *log_format, *api_key, *cors, *tls_cert, *tls_key;
-    int64_t port, n_connections_max, idle_s, head_s, n_rows, ctx_len, max_tokens, step_tokens, drain_s;
+    int64_t port, n_connections_max, idle_s, head_s, n_rows, ctx_len, max_tokens, step_tokens, step_ms, drain_s;
     int64_t ssd_idle_s;
     double memory_budget_gb, kv_budget_gb, prompt_cache_gib, ssd_max_gib;
     struct sampler_given sampling;
@@ -87,7 +87,7 @@ static const struct hub_starter *starter_here(const struct backend *be) {
 static struct engine_options engine_options_of(const struct serve_args *args) {
     return (struct engine_options){
         .n_rows = (uint32_t)args->n_rows, .ctx_len = (uint32_t)args->ctx_len,
-        .step_tokens = (uint32_t)args->step_tokens,
+        .step_tokens = (uint32_t)args->step_tokens, .step_ms = (uint32_t)args->step_ms,
         .memory_budget_bytes = (uint64_t)(args->memory_budget_gb * 1e9),
         .kv_budget_bytes = (uint64_t)(args->kv_budget_gb * 1e9),
         .prompt_cache_bytes = (uint64_t)(args->prompt_cache_gib * 0x1p30), .disk_folder = args->ssd_cache,
@@ -301,7 +301,9 @@ int cmd_serve(int argc, char **argv) {
         {.name = "--context-length", .kind = CLI_INT, .out = &args.ctx_len, .value = "N", .min = 0,
          .max = 1e9, .help = "longest prompt and answer together (the model's, or what memory allows)"},
         {.name = "--step-tokens", .kind = CLI_INT, .out = &args.step_tokens, .value = "N", .min = 0,
-         .max = 65536, .help = "tokens a step: how long a new prompt may hold up running answers (512)"},
+         .max = 65536, .help = "tokens of a step, at most (512)"},
+        {.name = "--step-ms", .kind = CLI_INT, .out = &args.step_ms, .value = "MS", .min = 0, .max = 60000,
+         .help = "how long a prompt being read may hold up running answers at a time (250)"},
         {.name = "--memory-budget", .kind = CLI_REAL, .out = &args.memory_budget_gb, .value = "GB",
          .min = 0, .max = 1e6, .help = "weights, cache and scratch must fit into this much (0 = advise only)"},
         {.name = "--kv-budget", .kind = CLI_REAL, .out = &args.kv_budget_gb, .value = "GB", .min = 0,

@@ -21,6 +21,9 @@ enum {
     DISK_PAGES_A_STEP = 2,  // that come from disk beside running rows
     SPILL_PAUSE_MS = 100,   // between two pages that go to disk beside running rows
     LOAD_LOOK_MS = 1000,    // how often a disk that answers nothing is looked after
+    STEP_MS_DEFAULT = 250,
+    CHUNK_MIN = 16,         // tokens of a prompt that a step takes however slow the machine is
+    STEPS_PASSED_MAX = 64,  // in which a batch request's prompt was passed over
 };
 
 // A request from submit to its last event. Two references: the submitter's ticket and the engine.
@@ -30,6 +33,9 @@ struct gen_ticket {
 
     // The engine thread's own from here on.
     enum gen_want want;
+    enum gen_priority priority;
+    bool yields;                        // GEN_BATCH, and not yet passed over too often
+    uint32_t n_passed, n_steps_passed;  // how often it was
     gen_event_fn *on_event;
     void *user;
     token_id *tokens; // prompt, then what was generated; [capacity]
@@ -86,9 +92,10 @@ struct engine {
     uint64_t spill_due_ns;       // when something of it is to be written
     _Atomic bool is_woken;       // the disk's thread -> engine thread: a wake-up is in the inbox
     struct step_builder step;
-    struct gen_ticket **running; // [n_rows], in order of admission
+    struct gen_ticket **running; // [n_rows], those that yield last, each kind in order of admission
     struct gen_ticket **waiting; // [n_waiting_max + n_rows], first in first out
     uint32_t n_running, n_waiting, n_waiting_max;
+    uint64_t token_ns;           // what a prompt's token costs, measured; 0 = not yet
     struct sampler_scratch *scratch;
     uint32_t *mask;       // [ceil(n_vocab / 32)] of the tokens that a grammar allows next
     float *hidden;        // [d_model] of a request for it
@@ -111,6 +118,20 @@ struct flush {
 const char *finish_reason_name(enum finish_reason reason) {
     static const char *const NAMES[] = {"none", "stop", "stop", "length", "cancelled", "error"};
     return NAMES[reason];
+}
+
+const char *gen_priority_name(enum gen_priority priority) {
+    return priority == GEN_BATCH ? "batch" : "interactive";
+}
+
+bool gen_priority_parse(const char *name, enum gen_priority *out, struct err *err) {
+    for (int p = GEN_INTERACTIVE; p <= GEN_BATCH; p++) {
+        if (strcmp(name, gen_priority_name((enum gen_priority)p)) == 0) {
+            *out = (enum gen_priority)p;
+            return true;
+        }
+    }
+    return err_set(err, ERR_INVALID, "priority is interactive or batch, not \"%.40s\"", name);
 }
 
 // ---- Tickets ----------------------------------------------------------------------------------
@@ -193,6 +214,8 @@ static struct gen_ticket *ticket_create(struct engine *engine, const struct gen_
         goto nomem;
     atomic_init(&t->references, 2);
     t->want = r->want;
+    t->priority = r->priority;
+    t->yields = r->priority == GEN_BATCH;
     t->on_event = r->on_event;
     t->user = r->user;
     t->n_prompt = t->n_tokens = t->usage.n_prompt = r->n_prompt;
@@ -375,8 +398,8 @@ static bool has_room(struct engine *engine, const struct gen_ticket *t, uint32_t
     return true;
 }
 
-// Pages, state and a place for the first of those who wait, and what of its prompt is known already. False: there
-// is no room yet. True with *err set: there never will be.
+// Pages, state and a place for one of those who wait, and what of its prompt is known already. False: there is no
+// room yet. True with *err set: there never will be.
 static bool take_room(struct engine *engine, struct gen_ticket *t, struct err *err) {
     struct backend *be = model_backend(engine->model);
     struct state_pool *states = model_state_pool(engine->model);
@@ -423,13 +446,13 @@ static bool reads_the_same(const struct gen_ticket *t, const struct gen_ticket *
            memcmp(t->tokens, other->tokens, t->n_prompt * sizeof *t->tokens) == 0;
 }
 
-// Who is about to read the prompt of one that waits, NULL = nobody.
+// Who is about to read the prompt of one that waits, NULL = nobody. One that yields does not lead one that does not.
 static struct gen_ticket *leader_for(const struct engine *engine, const struct gen_ticket *t) {
     for (uint32_t i = 0; i < engine->n_running; i++)
-        if (reads_the_same(t, engine->running[i]))
+        if (engine->running[i]->yields <= t->yields && reads_the_same(t, engine->running[i]))
             return engine->running[i];
     for (uint32_t i = 0; i < engine->n_waiting; i++)
-        if (engine->waiting[i]->load && reads_the_same(t, engine->waiting[i]))
+        if (engine->waiting[i]->load && engine->waiting[i]->yields <= t->yields && reads_the_same(t, engine->waiting[i]))
             return engine->waiting[i];
     return NULL;
 }
@@ -445,43 +468,16 @@ static bool is_led(struct engine *engine, struct gen_ticket *t) {
     return t->load != NULL;
 }
 
-// Whose turn it is: the first that nothing comes for, UINT32_MAX = nobody's. Who has a running leader keeps a place.
-static uint32_t next_waiting(const struct engine *engine, uint32_t *n_led) {
-    uint32_t turn = UINT32_MAX;
-    *n_led = 0;
-    for (uint32_t i = 0; i < engine->n_waiting; i++) {
-        const struct gen_ticket *t = engine->waiting[i];
-        *n_led += t->leader && t->leader->seq_ready;
-        if (turn == UINT32_MAX && !t->leader && !t->load)
-            turn = i;
-    }
-    return turn;
+// Into the running ones, at its rank.
+static void insert_running(struct engine *engine, struct gen_ticket *t) {
+    uint32_t at = engine->n_running++;
+    for (; at > 0 && !t->yields && engine->running[at - 1]->yields; at--)
+        engine->running[at] = engine->running[at - 1];
+    engine->running[at] = t;
 }
 
-static void admit(struct engine *engine) {
-    uint32_t turn, n_led;
-    while ((turn = next_waiting(engine, &n_led)) != UINT32_MAX &&
-           engine->n_running + n_led < engine->plan.limits.n_rows) {
-        struct gen_ticket *t = engine->waiting[turn];
-        struct err err = {0};
-        if (is_led(engine, t))
-            continue;
-        if (!take_room(engine, t, &err))
-            return;
-        remove_at(engine->waiting, &engine->n_waiting, turn);
-        if (err.code) {
-            finish_plain(engine, t, FINISH_ERROR, &err);
-            continue;
-        }
-        count_start(engine, t, t->n_found);
-        engine->running[engine->n_running++] = t;
-        log_debug("engine: admitted prompt_tokens=%u cached_tokens=%u running=%u", t->n_prompt, t->n_found,
-                  engine->n_running);
-    }
-}
-
-// The latest admitted request gives its pages up and waits at the front; its tokens are read again later,
-// to the same bits.
+// The one of lowest rank, of those the latest admitted, gives its pages up and waits at the front; its tokens are read
+// again later, to the same bits.
 static void preempt_last(struct engine *engine) {
     struct gen_ticket *t = engine->running[--engine->n_running];
     keep(engine, t); // and the oldest of what is kept gives way
@@ -489,10 +485,74 @@ static void preempt_last(struct engine *engine) {
     memmove(engine->waiting + 1, engine->waiting, engine->n_waiting * sizeof *engine->waiting);
     engine->waiting[0] = t;
     engine->n_waiting++;
+    t->usage.n_preempted++;
     pthread_mutex_lock(&engine->stats_lock);
     engine->stats.n_preempted++;
     pthread_mutex_unlock(&engine->stats_lock);
     log_debug("engine: preempted tokens=%u", t->n_tokens);
+}
+
+static void pass_over(struct gen_ticket *t) {
+    if (++t->n_passed >= GEN_PASSED_MAX)
+        t->yields = false;
+}
+
+// Whose turn it is, of those that nothing comes for: the first that does not yield, else the first. UINT32_MAX =
+// nobody's.
+static uint32_t next_waiting(const struct engine *engine) {
+    uint32_t turn = UINT32_MAX;
+    for (uint32_t i = 0; i < engine->n_waiting; i++) {
+        const struct gen_ticket *t = engine->waiting[i];
+        if (t->leader || t->load)
+            continue;
+        if (!t->yields)
+            return i;
+        if (turn == UINT32_MAX)
+            turn = i;
+    }
+    return turn;
+}
+
+// As take_room(); those who follow a running leader keep their places.
+static bool take_place(struct engine *engine, struct gen_ticket *t, struct err *err) {
+    uint32_t n_taken = engine->n_running;
+    for (uint32_t i = 0; i < engine->n_waiting; i++)
+        n_taken += engine->waiting[i]->leader && engine->waiting[i]->leader->seq_ready;
+    return n_taken < engine->plan.limits.n_rows && take_room(engine, t, err);
+}
+
+static void admit(struct engine *engine) {
+    for (uint32_t turn; (turn = next_waiting(engine)) != UINT32_MAX;) {
+        struct gen_ticket *t = engine->waiting[turn];
+        struct err err = {0};
+        uint32_t n_interrupted = 0;
+        if (is_led(engine, t))
+            continue;
+        while (!take_place(engine, t, &err)) {
+            struct gen_ticket *last = engine->running[engine->n_running - 1]; // else there is a place
+            if (t->yields || !last->yields)
+                return; // a running request will give its place or its pages back
+            pass_over(last);
+            preempt_last(engine);
+            n_interrupted++; // it waits in front
+        }
+        turn += n_interrupted;
+        remove_at(engine->waiting, &engine->n_waiting, turn);
+        for (uint32_t i = 0; i < turn && !n_interrupted; i++) {
+            if (!engine->waiting[i]->yields || engine->waiting[i]->leader || engine->waiting[i]->load)
+                continue;
+            pass_over(engine->waiting[i]);
+            break;
+        }
+        if (err.code) {
+            finish_plain(engine, t, FINISH_ERROR, &err);
+            continue;
+        }
+        count_start(engine, t, t->n_found);
+        insert_running(engine, t);
+        log_debug("engine: admitted prompt_tokens=%u cached_tokens=%u running=%u", t->n_prompt, t->n_found,
+                  engine->n_running);
+    }
 }
 
 // ---- One step -----------------------------------------------------------------------------------
@@ -513,7 +573,7 @@ static bool reserve(struct engine *engine, struct gen_ticket *t, uint32_t n) {
     return kv_seq_reserve(engine->kv, &t->seq, t->n_in_cache, t->n_in_cache + n);
 }
 
-// Pages for row i's next n tokens, taken from later rows if need be: the latest admitted gives way first,
+// Pages for row i's next n tokens, taken from later rows if need be: the last of the list gives way first,
 // but never one that is already part of this step. False: the row sits this step out, or is gone from
 // the list (waiting again, or ended because the pool cannot hold it even alone).
 static bool reserve_row(struct engine *engine, uint32_t i, uint32_t n) {
@@ -554,10 +614,32 @@ static bool add_row(struct engine *engine, uint32_t i, uint32_t n) {
     return true;
 }
 
+// How many tokens of prompts a step may hold beside n_decoding running answers, which wait for all of it.
+static uint32_t prompt_budget(const struct engine *engine, uint32_t n_decoding) {
+    uint32_t budget = engine->plan.limits.n_tokens - n_decoding;
+    if (n_decoding == 0 || engine->token_ns == 0)
+        return budget;
+    uint32_t step_ms = engine->options.step_ms ? engine->options.step_ms : STEP_MS_DEFAULT;
+    uint64_t n = (uint64_t)step_ms * 1000000 / engine->token_ns / CHUNK_MIN * CHUNK_MIN;
+    return n < budget ? min_u32(max_u32((uint32_t)n, CHUNK_MIN), budget) : budget;
+}
+
+// A prompt that others kept out of the step, which must not go on for ever.
+static void count_passed(struct engine *engine) {
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        struct gen_ticket *t = engine->running[i];
+        if (!t->yields || t->in_step || ++t->n_steps_passed < STEPS_PASSED_MAX)
+            continue;
+        remove_at(engine->running, &engine->n_running, i);
+        t->yields = false;
+        insert_running(engine, t);
+    }
+}
+
 // Sequences that only need their next token go first, so that a long prompt never holds them up for more
-// than one chunk; prompts share what is left of the budget in order of admission.
+// than one chunk; prompts share what is left of the budget in the order of the list.
 static void build_step(struct engine *engine) {
-    uint32_t budget = engine->plan.limits.n_tokens;
+    uint32_t n_decoding = 0;
     step_builder_clear(&engine->step);
     for (uint32_t i = 0; i < engine->n_running; i++) {
         engine->running[i]->logits_idx = UINT32_MAX;
@@ -567,8 +649,9 @@ static void build_step(struct engine *engine) {
     for (uint32_t i = 0; i < engine->n_running && !whole; i++) {
         struct gen_ticket *t = engine->running[i];
         if (t->n_tokens - t->n_in_cache == 1 && add_row(engine, i, 1))
-            budget--;
+            n_decoding++;
     }
+    uint32_t budget = prompt_budget(engine, n_decoding);
     for (uint32_t i = 0; i < engine->n_running && budget; i++) {
         struct gen_ticket *t = engine->running[i];
         uint32_t n = min_u32(t->n_tokens - t->n_in_cache, budget);
@@ -580,6 +663,7 @@ static void build_step(struct engine *engine) {
         if (!t->in_step && n && add_row(engine, i, n))
             budget -= n;
     }
+    count_passed(engine);
 }
 
 static bool is_eos(const struct engine *engine, token_id id) {
@@ -698,7 +782,7 @@ static void fork_waiting(struct engine *engine) {
         }
         remove_at(engine->waiting, &engine->n_waiting, i);
         count_start(engine, t, t->n_found);
-        engine->running[engine->n_running++] = t;
+        insert_running(engine, t);
         pthread_mutex_lock(&engine->stats_lock);
         engine->stats.n_forked++;
         pthread_mutex_unlock(&engine->stats_lock);
@@ -882,6 +966,14 @@ static void publish_stats(struct engine *engine) {
     pthread_mutex_unlock(&engine->stats_lock);
 }
 
+// What a token costs in steps that read prompts; the cost grows with the context, so the latest count most.
+static void measure_step(struct engine *engine, uint32_t n_tokens, uint64_t ns) {
+    if (n_tokens < engine->n_running + CHUNK_MIN)
+        return; // reading weights costs more than the tokens
+    uint64_t token_ns = ns / n_tokens;
+    engine->token_ns = engine->token_ns ? (engine->token_ns + token_ns) / 2 : token_ns;
+}
+
 static void run_step(struct engine *engine) {
     build_step(engine);
     const struct step *step = &engine->step.step;
@@ -890,7 +982,9 @@ static void run_step(struct engine *engine) {
     const float *logits;
     struct err err = {0};
     uint32_t n_decoded = 0;
+    uint64_t start = clock_ns();
     if (model_step(engine->model, step, &logits, &err)) {
+        measure_step(engine, step->n_tokens, clock_ns() - start);
         n_decoded = sample_rows(engine, logits);
     } else { // the device failed: no row of this step can go on
         log_error("engine: step failed: %s", err.message);

@@ -2,8 +2,8 @@
 //
 // One engine thread owns the model, its KV pages and every running sequence. Any thread may submit and
 // cancel. Each step is one ragged batch: every running sequence's next token, and with what is left of
-// the step's token budget chunks of prompts that are still being read. A request's tokens and logprobs do
-// not depend on what runs beside it (DESIGN rule 2).
+// the step's budget of tokens and of time chunks of prompts that are still being read. A request's tokens and
+// logprobs do not depend on what runs beside it (DESIGN rule 2).
 #ifndef LOAM_ENGINE_ENGINE_H
 #define LOAM_ENGINE_ENGINE_H
 #include "cache/prefix_cache.h"
@@ -44,6 +44,7 @@ const char *finish_reason_name(enum finish_reason reason); // "stop", "length", 
 
 struct gen_usage {
     uint32_t n_prompt, n_cached, n_generated; // tokens; n_cached of the prompt came from a cache
+    uint32_t n_preempted; // times that it gave its place to others
     double queue_ms, prefill_ms, decode_ms;
 };
 
@@ -73,8 +74,18 @@ enum gen_want {
     GEN_WANT_LOGITS, // the last token's logits [n_vocab]: rerankers
 };
 
+// Who goes first where requests must wait. A batch request waits while interactive ones do, and gives its place back to
+// one that finds none (its tokens are read again later, to the same bits); but after it has been passed over
+// GEN_PASSED_MAX times it counts as interactive, so that it ends whatever else arrives.
+enum gen_priority { GEN_INTERACTIVE, GEN_BATCH };
+enum { GEN_PASSED_MAX = 4 };
+const char *gen_priority_name(enum gen_priority priority); // "interactive", "batch"
+// ERR_INVALID lists the names.
+bool gen_priority_parse(const char *name, enum gen_priority *out, struct err *err);
+
 struct gen_request {
     enum gen_want want;
+    enum gen_priority priority;
     const token_id *prompt; // [n_prompt], copied; at least one
     uint32_t n_prompt;
     uint32_t max_tokens; // 0 = until the context is full

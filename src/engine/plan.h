@@ -9,7 +9,8 @@ enum { ENGINE_PROMPT_CACHE_GIB = 8 }; // of those who serve, unless told otherwi
 struct engine_options {
     uint32_t n_rows;        // sequences that run together; 0 = 8
     uint32_t n_waiting_max; // requests that may wait; 0 = 64
-    uint32_t step_tokens;   // tokens of one step: the longest that a prefill chunk can hold up others; 0 = 512
+    uint32_t step_tokens;   // tokens of one step; 0 = 512
+    uint32_t step_ms;       // a prompt being read holds running answers up for about this long at a time; 0 = 250
     uint32_t ctx_len;       // longest sequence; 0 = the model's, or what memory allows
     uint64_t memory_budget_bytes; // everything together must stay below; 0 = what the machine has free
     uint64_t kv_budget_bytes;     // the KV pool must stay below; 0 = as planned

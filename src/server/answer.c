@@ -99,7 +99,7 @@ static bool start_choices(struct answer *a, struct err *err) {
             .sampling = a->fields.sampling, .stops = a->fields.stops, .n_stops = a->fields.n_stops,
             .dry_breakers = a->fields.dry_breakers, .n_dry_breakers = a->fields.n_dry_breakers,
             .dry_breakers_given = a->fields.dry_breakers_given,
-            .ignore_eos = a->fields.ignore_eos, .shown = a->shown, .n_shown = a->n_shown,
+            .priority = a->fields.priority, .ignore_eos = a->fields.ignore_eos, .shown = a->shown, .n_shown = a->n_shown,
             .grammar = a->fields.grammar};
         uint32_t of_prompt = a->n_started % a->fields.n;
         if (of_prompt) // the first choice is the one that n = 1 gives
@@ -208,6 +208,9 @@ static void add_shown(void *user, struct str mark) {
 
 bool answer_start(struct server *server, struct http_exchange *exchange, const struct answer_options *o,
                   const struct answer_surface *surface, void *state, struct err *err) {
+    enum gen_priority priority;
+    if (!request_priority(exchange, o->fields, &priority, err))
+        return false;
     struct answer *a = calloc(1, sizeof *a);
     if (!a)
         return err_set(err, ERR_NOMEM, "out of memory for a request");
@@ -216,6 +219,7 @@ bool answer_start(struct server *server, struct http_exchange *exchange, const s
                          .n_choices = o->n_prompts * o->fields->n, .format = o->format,
                          .tools = json_incref((json_t *)(uintptr_t)o->tools), .keep = json_incref(o->keep),
                          .reasoning_open = o->reasoning_open, .exact = o->exact, .whole = o->whole};
+    a->fields.priority = priority;
     if (a->fields.grammar)
         grammar_acquire(a->fields.grammar);
     a->choices = calloc(a->n_choices, sizeof *a->choices);

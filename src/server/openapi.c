@@ -12,7 +12,7 @@ struct operation {
 
 // Fields of every generating route, besides the table of samplers, whose place is "*".
 #define SAMPLING                                                                                   \
-    " * seed:integer stream:boolean max_tokens:integer ignore_eos:boolean logit_bias:object "      \
+    " * seed:integer stream:boolean max_tokens:integer ignore_eos:boolean priority:string logit_bias:object "      \
     "dry_sequence_breakers:array"
 #define COMPLETION SAMPLING " max_completion_tokens:integer stop:any n:integer stream_options:object"
 #define JSON "application/json"

@@ -188,6 +188,23 @@ static bool breakers_field(const json_t *body, struct generation_fields *out, st
     return true;
 }
 
+static bool priority_field(const json_t *body, struct generation_fields *out, struct request_error *error) {
+    const json_t *name = request_given(body, "priority");
+    if (!name)
+        return true;
+    out->priority_given = true;
+    return (json_is_string(name) && gen_priority_parse(json_string_value(name), &out->priority, NULL)) ||
+           request_wrong(error, "priority", "\"interactive\" or \"batch\"");
+}
+
+bool request_priority(const struct http_exchange *exchange, const struct generation_fields *fields,
+                      enum gen_priority *out, struct err *err) {
+    const char *header = http_header(exchange, "X-Loam-Priority");
+    *out = fields->priority;
+    return fields->priority_given || !header || gen_priority_parse(header, out, err) ||
+           err_wrap(err, "header X-Loam-Priority");
+}
+
 bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
                     struct request_error *error) {
     const struct server_options *o = &server->options;
@@ -196,7 +213,7 @@ bool request_fields(const struct server *server, const json_t *body, struct gene
     sampler_given_apply(&o->sampling, &out->sampling);
     int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : bundle_max_tokens(&server->served->bundle), seed = 0;
     if (!sampling_fields(body, &out->sampling, error) || !breakers_field(body, out, error) ||
-        !bias_field(body, out, error) ||
+        !bias_field(body, out, error) || !priority_field(body, out, error) ||
         !request_int(body, "seed", INT64_MIN, INT64_MAX, &seed, error) ||
         !request_int(body, "max_tokens", 1, INT32_MAX, &max_tokens, error) ||
         !request_bool(body, "stream", &out->stream, error) ||

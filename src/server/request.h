@@ -43,6 +43,8 @@ struct generation_fields {
     bool dry_breakers_given;
     uint32_t n; // choices
     bool stream, include_usage, ignore_eos;
+    enum gen_priority priority;
+    bool priority_given; // else the header says
     struct logit_bias *bias; // owned: request_fields_deinit
     struct grammar *grammar; // a reference, or NULL
 };
@@ -50,7 +52,7 @@ struct generation_fields {
 // The body as a JSON object for json_decref; NULL with *error set.
 json_t *request_body(const struct http_exchange *exchange, struct request_error *error);
 // Read what every generating surface has: SAMPLER_OPTIONS, dry_sequence_breakers, logit_bias, seed, max_tokens,
-// stream, ignore_eos; where the request does not say, the operator's value, else the model's, else loam's. Unknown
+// stream, ignore_eos, priority; where the request does not say, the operator's value, else the model's, else loam's. Unknown
 // fields are ignored; a wrong type or range is an error.
 bool request_fields(const struct server *server, const json_t *body, struct generation_fields *out,
                     struct request_error *error);
@@ -60,6 +62,9 @@ bool request_completion_fields(const json_t *body, struct generation_fields *out
 // A string or an array of strings that end the text.
 bool request_stops(const json_t *body, const char *name, struct generation_fields *out,
                    struct request_error *error);
+// How urgent the request is: its field, else the header X-Loam-Priority, else interactive. ERR_INVALID.
+bool request_priority(const struct http_exchange *exchange, const struct generation_fields *fields,
+                      enum gen_priority *out, struct err *err);
 void request_fields_deinit(struct generation_fields *fields);
 // A seed for requests without one: different each time.
 uint64_t request_fresh_seed(void);

@@ -121,6 +121,11 @@ struct gen_ticket *engine_submit(struct engine *engine, const struct gen_request
 const char *finish_reason_name(enum finish_reason reason) {
     return reason == FINISH_LENGTH ? "length" : "stop";
 }
+bool gen_priority_parse(const char *name, enum gen_priority *out, struct err *err) {
+    (void)name, (void)err;
+    *out = GEN_INTERACTIVE;
+    return true;
+}
 uint32_t engine_n_live(const struct engine *engine) { return atomic_load(&engine->n_live); }
 void engine_destroy(struct engine *engine) {
     while (engine && engine_n_live(engine))
